@@ -119,9 +119,9 @@ class Cluster:
         await self.join(name, verifier.address, model, max_sessions, load, group, speculation)
         return verifier
 
-    async def add_drafter(self, kind: DrafterKind, name: str, need: FeatureNeed | None = None) -> None:
+    async def add_drafter(self, kind: DrafterKind, name: str, wanted: FeatureNeed | None = None) -> None:
         """Let a drafter join (nobody dials it here)."""
-        info = DrafterInfo(kind, "", None, CONTEXT, need or FeatureNeed())
+        info = DrafterInfo(kind, "", None, CONTEXT, wanted or FeatureNeed())
         await self.join(name, "127.0.0.1:9", info)
 
     async def join(

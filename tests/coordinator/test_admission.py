@@ -12,11 +12,11 @@ from specsplit.errors import Exhausted, InvalidRequest, Unavailable
 from specsplit.membership import GroupRank, Register
 from specsplit.values import ModelInfo, Vocabulary
 from specsplit_coordinator.cluster.lease import Lease
-from specsplit_coordinator.cluster.need import Need
+from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission
-from specsplit_coordinator.requests.fair_queue import Claim
+from specsplit_coordinator.requests.fair_queue import QueueOwner
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def join_group(registry: Registry, size: int) -> list[MemberState]:
 
 async def enter(admission: Admission) -> Lease:
     """As a request does."""
-    with admission.ticket():
+    with admission.permit():
         pass
     return await admission.acquire()
 
@@ -159,19 +159,19 @@ async def test_idle_returns_once_nothing_runs_or_waits(registry: Registry) -> No
 async def test_requests_whose_prompts_are_being_read_count_as_waiting(registry: Registry) -> None:
     join(registry, "v1", max_sessions=2)
     admission = Admission(registry, max_queue=1, retry_after_s=1)
-    with admission.ticket(), admission.ticket(), admission.ticket():
-        with pytest.raises(Exhausted, match="0 requests run and 3 wait"), admission.ticket():
+    with admission.permit(), admission.permit(), admission.permit():
+        with pytest.raises(Exhausted, match="0 requests run and 3 wait"), admission.permit():
             pass
         idle = asyncio.create_task(admission.idle())
         await settle()
         assert not idle.done()
     await asyncio.wait_for(idle, 1)
-    with admission.ticket():
+    with admission.permit():
         pass
 
 
 async def test_no_prompt_is_read_while_no_verifier_takes_sessions(registry: Registry) -> None:
-    with pytest.raises(Unavailable, match="no verifier has joined"), Admission(registry, 4, 1).ticket():
+    with pytest.raises(Unavailable, match="no verifier has joined"), Admission(registry, 4, 1).permit():
         pass
 
 
@@ -232,21 +232,21 @@ async def test_who_was_let_down_waits_for_a_verifier_that_can_hold_it_and_only_s
     """A smaller one would refuse it as no request that it could ever serve, and end an answer of which some has been told."""
     clock = ManualClock()
     registry = Registry(Vocabulary(50), clock, 2.0)
-    small, need = join(registry, "small", max_sessions=2), Need(range(500), 100)
+    small, wanted = join(registry, "small", max_sessions=2), PlacementRequest(range(500), 100)
     admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
-    again = asyncio.create_task(admission.acquire(need, again=True))
+    again = asyncio.create_task(admission.acquire(wanted, again=True))
     await settle()
     assert not again.done(), "its context is of 512 tokens"
     large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
     assert (await again).verifier is large
     registry.remove(large, "it was killed")
-    again = asyncio.create_task(admission.acquire(need, again=True))
+    again = asyncio.create_task(admission.acquire(wanted, again=True))
     await settle()
     clock.advance(3.1)
     admission.serve_waiting()
     with pytest.raises(Unavailable, match="no verifier took it over in 3 s: no verifier that is there can hold this"):
         await again
-    assert (await admission.acquire(need)).verifier is small, "which says to a new request why not"
+    assert (await admission.acquire(wanted)).verifier is small, "which says to a new request why not"
 
 
 async def test_a_new_request_that_only_a_verifier_could_hold_that_is_away_waits_for_it(registry: Registry) -> None:
@@ -254,7 +254,7 @@ async def test_a_new_request_that_only_a_verifier_could_hold_that_is_away_waits_
     large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     registry.part(large, "its stream ended")
-    waiting = asyncio.create_task(admission.acquire(Need(range(500), 100)))
+    waiting = asyncio.create_task(admission.acquire(PlacementRequest(range(500), 100)))
     await settle()
     assert not waiting.done()
     registry.register(large.who)
@@ -266,10 +266,10 @@ async def test_who_waits_for_the_verifier_that_could_hold_it_holds_up_nobody_and
 ) -> None:
     small = join(registry, "small", max_sessions=2)
     large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
-    admission, need = Admission(registry, max_queue=4, retry_after_s=1), Need(range(500), 100)
-    running = await admission.acquire(need)
+    admission, wanted = Admission(registry, max_queue=4, retry_after_s=1), PlacementRequest(range(500), 100)
+    running = await admission.acquire(wanted)
     assert running.verifier is large
-    waiting = [asyncio.create_task(admission.acquire(need)) for _ in range(2)]
+    waiting = [asyncio.create_task(admission.acquire(wanted)) for _ in range(2)]
     await settle()
     others = [await asyncio.wait_for(enter(admission), 1) for _ in range(2)]
     assert [lease.verifier for lease in others] == [small, small] and admission.queued == 2
@@ -291,9 +291,9 @@ async def test_choices_that_a_verifier_has_places_for_that_is_away_are_too_many_
     admission = Admission(registry, max_queue=1, retry_after_s=1)
     registry.part(member, "its stream ended")
     with pytest.raises(Exhausted):
-        admission.ticket(3)
+        admission.permit(3)
     with pytest.raises(InvalidRequest, match="ask for 3 choices at most"):
-        admission.ticket(4)
+        admission.permit(4)
 
 
 async def test_a_second_word_of_one_session_makes_up_for_no_failure_of_others(registry: Registry) -> None:
@@ -401,10 +401,10 @@ class Crowded:
 
     async def ask(self, client: str, choices: int = 1) -> list[asyncio.Task[Lease]]:
         """A request whose prompt was read: its choices, each of which waits for a place."""
-        claim = Claim(client)
-        with self.admission.ticket(choices, claim):
+        owner = QueueOwner(client)
+        with self.admission.permit(choices, owner):
             pass
-        waiting = [asyncio.create_task(self.admission.acquire(claim=claim)) for _ in range(choices)]
+        waiting = [asyncio.create_task(self.admission.acquire(owner=owner)) for _ in range(choices)]
         await settle()
         return waiting
 
@@ -457,7 +457,7 @@ async def test_nobody_gives_way_to_a_request_that_finds_no_room_even_so(crowded:
 
 async def test_nobody_gives_way_to_a_request_whose_prompt_is_refused(crowded: Crowded) -> None:
     flood = [await crowded.ask("flood") for _ in range(4)]
-    with pytest.raises(InvalidRequest), crowded.admission.ticket(1, Claim("alice")):
+    with pytest.raises(InvalidRequest), crowded.admission.permit(1, QueueOwner("alice")):
         raise InvalidRequest("prompt", "is too long")
     await settle()
     assert crowded.admission.queued == 4 and not any(task.done() for (task,) in flood)
@@ -467,17 +467,17 @@ async def test_nobody_gives_way_to_a_request_whose_prompt_is_refused(crowded: Cr
 async def test_no_more_prompts_are_read_than_there_is_room_for_once_others_give_way(crowded: Crowded) -> None:
     """Of four the flooder has he keeps one: who has one more has no less than he."""
     flood, admission = [await crowded.ask("flood") for _ in range(4)], crowded.admission
-    tickets: list[tuple[Claim, AbstractContextManager[None]]] = []
-    for claim in map(Claim, ("alice", "bob", "carol")):
-        tickets.append((claim, ticket := admission.ticket(1, claim)))
-        ticket.__enter__()
+    permits: list[tuple[QueueOwner, AbstractContextManager[None]]] = []
+    for owner in map(QueueOwner, ("alice", "bob", "carol")):
+        permits.append((owner, permit := admission.permit(1, owner)))
+        permit.__enter__()
     with pytest.raises(Exhausted, match="1 requests run and 7 wait"):
-        admission.ticket(1, Claim("dave"))
+        admission.permit(1, QueueOwner("dave"))
     assert admission.queued == 4
     entered: list[asyncio.Task[Lease]] = []
-    for claim, ticket in tickets:
-        ticket.__exit__(None, None, None)
-        entered.append(asyncio.create_task(admission.acquire(claim=claim)))
+    for owner, permit in permits:
+        permit.__exit__(None, None, None)
+        entered.append(asyncio.create_task(admission.acquire(owner=owner)))
         await settle()
         assert admission.queued == 4
     assert [task.done() for (task,) in flood] == [False, True, True, True]
@@ -486,20 +486,20 @@ async def test_no_more_prompts_are_read_than_there_is_room_for_once_others_give_
 
 async def test_who_was_let_in_since_others_would_give_way_is_refused_if_they_cannot_any_more(crowded: Crowded) -> None:
     flood = await crowded.ask("flood", 4)
-    ticket = crowded.admission.ticket(2, Claim("alice"))
-    ticket.__enter__()
+    permit = crowded.admission.permit(2, QueueOwner("alice"))
+    permit.__enter__()
     crowded.running.release()
     await settle()
     assert flood[0].done(), "the request has begun"
     with pytest.raises(Exhausted, match="1 requests run and 3 wait"):
-        ticket.__exit__(None, None, None)
+        permit.__exit__(None, None, None)
     assert crowded.admission.queued == 3 and not any(task.done() for task in flood[1:])
     await crowded.end(flood)
 
 
 async def test_nobody_gives_way_if_there_is_room_by_then(crowded: Crowded) -> None:
     flood = [await crowded.ask("flood") for _ in range(4)]
-    with crowded.admission.ticket(1, Claim("alice")):
+    with crowded.admission.permit(1, QueueOwner("alice")):
         crowded.running.release()
         await settle()
     assert [task.done() for (task,) in flood] == [True, False, False, False]
@@ -511,7 +511,7 @@ async def test_who_had_room_when_his_prompt_was_taken_keeps_it_when_there_is_les
     admission = Admission(registry, max_queue=0, retry_after_s=1)
     await enter(admission)
     other = join(registry, "v2")
-    with admission.ticket():
+    with admission.permit():
         registry.remove(other, "it was killed")
     waiting = asyncio.create_task(admission.acquire())
     await settle()

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_coordinator.requests.fair_queue import Claim, FairQueue
+from specsplit_coordinator.requests.fair_queue import FairQueue, QueueOwner
 
 CLIENTS = ("flood", "a", "b")
-claims = st.builds(Claim, st.sampled_from(CLIENTS), st.integers(0, 2))
+owners = st.builds(QueueOwner, st.sampled_from(CLIENTS), st.integers(0, 2))
 
 
 @dataclass(eq=False)
 class Item:
     number: int
-    claim: Claim
+    owner: QueueOwner
 
 
 def first(queue: FairQueue[Item]) -> Item:
@@ -28,22 +28,22 @@ def test_the_worked_example() -> None:
     """Starts of flood: 0 1 2. Serving the first leaves time at 0, so that a starts at 0 and 1, and b at 0."""
     queue: FairQueue[str] = FairQueue()
     for name in ("f0", "f1", "f2"):
-        queue.add(name, Claim("flood"))
+        queue.add(name, QueueOwner("flood"))
     queue.serve("f0")
-    queue.add("a0", Claim("a"))
-    queue.add("a1", Claim("a"))
-    queue.add("b0", Claim("b"))
-    queue.add("urgent", Claim("a", 1))
-    queue.add("again", Claim("flood"), ahead=True)
+    queue.add("a0", QueueOwner("a"))
+    queue.add("a1", QueueOwner("a"))
+    queue.add("b0", QueueOwner("b"))
+    queue.add("urgent", QueueOwner("a", 1))
+    queue.add("again", QueueOwner("flood"), ahead=True)
     assert [*queue] == ["again", "urgent", "a0", "b0", "f1", "a1", "f2"]
 
 
-@given(st.lists(st.tuples(claims, st.booleans(), st.integers(0, 9))))
-def test_everything_comes_out_once_and_a_client_keeps_its_order(steps: list[tuple[Claim, bool, int]]) -> None:
+@given(st.lists(st.tuples(owners, st.booleans(), st.integers(0, 9))))
+def test_everything_comes_out_once_and_a_client_keeps_its_order(steps: list[tuple[QueueOwner, bool, int]]) -> None:
     queue, out = FairQueue[Item](), list[Item]()
     left: set[int] = set()
-    for number, (claim, serves, which) in enumerate(steps):
-        queue.add(Item(number, claim), claim)
+    for number, (owner, serves, which) in enumerate(steps):
+        queue.add(Item(number, owner), owner)
         waiting = [*queue]
         if serves:
             item = first(queue)
@@ -57,20 +57,20 @@ def test_everything_comes_out_once_and_a_client_keeps_its_order(steps: list[tupl
         out.append(first(queue))
         queue.serve(out[-1])
     assert sorted([item.number for item in out] + [*left]) == [*range(len(steps))]
-    by_line: dict[tuple[int, str], list[int]] = defaultdict(list)
+    by_flow: dict[tuple[int, str], list[int]] = defaultdict(list)
     for item in out:
-        by_line[item.claim.line].append(item.number)
-    assert all(numbers == sorted(numbers) for numbers in by_line.values())
+        by_flow[item.owner.flow].append(item.number)
+    assert all(numbers == sorted(numbers) for numbers in by_flow.values())
 
 
-@given(st.lists(claims, min_size=1), st.lists(st.booleans()))
-def test_nothing_of_a_higher_priority_waits_behind_what_is_served(added: list[Claim], serves: list[bool]) -> None:
+@given(st.lists(owners, min_size=1), st.lists(st.booleans()))
+def test_nothing_of_a_higher_priority_waits_behind_what_is_served(added: list[QueueOwner], serves: list[bool]) -> None:
     queue = FairQueue[Item]()
-    for number, claim in enumerate(added):
-        queue.add(Item(number, claim), claim)
+    for number, owner in enumerate(added):
+        queue.add(Item(number, owner), owner)
         if number < len(serves) and serves[number]:
             item = first(queue)
-            assert item.claim.priority == max(each.claim.priority for each in queue)
+            assert item.owner.priority == max(each.owner.priority for each in queue)
             queue.serve(item)
 
 
@@ -81,17 +81,17 @@ def test_while_two_clients_wait_neither_is_served_two_more_than_the_other(
     """Arrivals come one after each that is served."""
     queue = FairQueue[Item]()
     for number in range(flood):
-        queue.add(Item(number, Claim("flood")), Claim("flood"))
+        queue.add(Item(number, QueueOwner("flood")), QueueOwner("flood"))
     for number in range(few):
-        queue.add(Item(number, Claim("a")), Claim("a"))
+        queue.add(Item(number, QueueOwner("a")), QueueOwner("a"))
     served: Counter[str] = Counter()
     while queue.count("flood") and queue.count("a"):
         item = first(queue)
         queue.serve(item)
-        served[item.claim.client] += 1
+        served[item.owner.client] += 1
         assert abs(served["flood"] - served["a"]) <= 1
         if arrivals:
-            queue.add(Item(-1, Claim(name := arrivals.pop())), Claim(name))
+            queue.add(Item(-1, QueueOwner(name := arrivals.pop())), QueueOwner(name))
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 4))
@@ -99,57 +99,57 @@ def test_who_has_most_gives_way_to_who_has_less_and_to_nobody_else(flood: int, o
     queue = FairQueue[Item]()
     for client, count in (("flood", flood), ("a", own)):
         for number in range(count):
-            queue.add(Item(number, claim := Claim(client)), claim)
+            queue.add(Item(number, owner := QueueOwner(client)), owner)
     waiting = [*queue]
-    victims = queue.crowding_out("a", own + places, 1)
+    victims = queue.victims_for("a", own + places, 1)
     assert bool(victims) is (flood > own + places)
     if victims:
-        (number,) = [item.number for item in waiting if item.claim in victims]
+        (number,) = [item.number for item in waiting if item.owner in victims]
         assert (victims[0].client, number) == ("flood", flood - 1), "the one that came last"
 
 
-requests = st.lists(st.tuples(claims, st.integers(1, 4), st.booleans()), max_size=12)
+requests = st.lists(st.tuples(owners, st.integers(1, 4), st.booleans()), max_size=12)
 
 
 @given(requests, st.integers(1, 8), st.integers(1, 12))
 def test_requests_give_way_as_a_whole_and_not_once_they_have_begun_and_no_more_of_them_than_must(
-    asked: list[tuple[Claim, int, bool]], places: int, wanted: int
+    asked: list[tuple[QueueOwner, int, bool]], places: int, wanted: int
 ) -> None:
     queue = FairQueue[Item]()
-    for number, (claim, choices, _) in enumerate(asked):
+    for number, (owner, choices, _) in enumerate(asked):
         for _ in range(choices):
-            queue.add(Item(number, claim), claim)
+            queue.add(Item(number, owner), owner)
     for number, (_, _, begun) in enumerate(asked):
         if begun:
             queue.serve(next(item for item in queue if item.number == number))
     before = [*queue]
-    victims = queue.crowding_out("a", places, wanted)
+    victims = queue.victims_for("a", places, wanted)
     assert [*queue] == before, "it is a question"
-    counts, freed = Counter(item.claim.client for item in before), [0]
+    counts, freed = Counter(item.owner.client for item in before), [0]
     for victim in victims:
         assert victim.client != "a" and not victim.begun
-        able = {item.claim.client for item in before if not item.claim.begun and item.claim not in victims}
+        able = {item.owner.client for item in before if not item.owner.begun and item.owner not in victims}
         assert counts[victim.client] > places
         assert all(counts[victim.client] >= counts[other] for other in able - {"a"}), "of who has most"
-        size = sum(item.claim is victim for item in before)
+        size = sum(item.owner is victim for item in before)
         counts[victim.client] -= size
         freed.append(freed[-1] + size)
     if victims:
         assert freed[-1] >= wanted > freed[-2]
-    able = {item.claim.client for item in before if not item.claim.begun} - {"a"}
-    assert bool(queue.crowding_out("a", places, 1)) is any(queue.count(client) > places for client in able)
+    able = {item.owner.client for item in before if not item.owner.begun} - {"a"}
+    assert bool(queue.victims_for("a", places, 1)) is any(queue.count(client) > places for client in able)
 
 
-@given(st.lists(st.tuples(claims, st.booleans(), st.integers(0, 3), st.integers(0, 9))))
+@given(st.lists(st.tuples(owners, st.booleans(), st.integers(0, 3), st.integers(0, 9))))
 def test_who_takes_something_back_comes_when_he_would_have_come_if_he_had_never_asked_for_it(
-    steps: list[tuple[Claim, bool, int, int]],
+    steps: list[tuple[QueueOwner, bool, int, int]],
 ) -> None:
     """The one queue has what is taken back, for a while; the other never has it."""
     queue, other, doomed = FairQueue[Item](), FairQueue[Item](), list[Item]()
-    for number, (claim, stays, then, which) in enumerate(steps):
-        queue.add(item := Item(number, claim), claim)
+    for number, (owner, stays, then, which) in enumerate(steps):
+        queue.add(item := Item(number, owner), owner)
         if stays:
-            other.add(item, claim)
+            other.add(item, owner)
         else:
             doomed.append(item)
         if then == 1 and doomed:
@@ -170,12 +170,12 @@ def test_whatever_two_clients_take_back_neither_is_served_two_more_than_the_othe
     queue = FairQueue[Item]()
     for client, count in (("flood", flood), ("a", few)):
         for number in range(count):
-            queue.add(Item(number, claim := Claim(client)), claim)
+            queue.add(Item(number, owner := QueueOwner(client)), owner)
     served: Counter[str] = Counter()
     while queue.count("flood") and queue.count("a"):
         item = first(queue)
         queue.serve(item)
-        served[item.claim.client] += 1
+        served[item.owner.client] += 1
         assert abs(served["flood"] - served["a"]) <= 1
         if taken_back and len(queue):
             waiting = [*queue]
@@ -186,9 +186,9 @@ def test_who_takes_back_most_of_what_he_asked_for_is_next_again() -> None:
     """Starts of a: 0 to 9, and those of b: 0 and 1. Once a1 to a8 are gone a9 starts at 1."""
     queue: FairQueue[str] = FairQueue()
     for number in range(10):
-        queue.add(f"a{number}", Claim("a"))
-    queue.add("b0", Claim("b"))
-    queue.add("b1", Claim("b"))
+        queue.add(f"a{number}", QueueOwner("a"))
+    queue.add("b0", QueueOwner("b"))
+    queue.add("b1", QueueOwner("b"))
     for number in range(1, 9):
         queue.remove(f"a{number}")
     assert [*queue] == ["a0", "b0", "a9", "b1"]
@@ -196,45 +196,45 @@ def test_who_takes_back_most_of_what_he_asked_for_is_next_again() -> None:
 
 def test_who_is_served_just_now_comes_behind_one_that_had_nothing() -> None:
     queue: FairQueue[str] = FairQueue()
-    queue.add("f0", Claim("flood"))
+    queue.add("f0", QueueOwner("flood"))
     queue.serve("f0")
-    queue.add("f1", Claim("flood"))
-    queue.add("a0", Claim("a"))
+    queue.add("f1", QueueOwner("flood"))
+    queue.add("a0", QueueOwner("a"))
     assert [*queue] == ["a0", "f1"]
 
 
 def test_what_a_client_takes_back_puts_it_behind_nobody() -> None:
     queue: FairQueue[str] = FairQueue()
     for number in range(50):
-        queue.add(f"a{number}", Claim("a"))
+        queue.add(f"a{number}", QueueOwner("a"))
     for number in range(50):
         queue.remove(f"a{number}")
-    queue.add("a", Claim("a"))
-    queue.add("b", Claim("b"))
+    queue.add("a", QueueOwner("a"))
+    queue.add("b", QueueOwner("b"))
     assert [*queue] == ["a", "b"]
 
 
-def test_of_a_client_that_does_not_wait_no_more_is_remembered_than_that_it_was_served_just_now() -> None:
+def test_of_a_client_that_does_not_wait_no_more_is_kept_than_that_it_was_served_just_now() -> None:
     queue: FairQueue[str] = FairQueue()
     for name in ("a", "b"):
         for number in range(100):
-            queue.add(item := f"{name}{number}", Claim(name))
+            queue.add(item := f"{name}{number}", QueueOwner(name))
             queue.serve(item)
-    (lane,) = vars(queue)["_lanes"].values()
-    assert (lane.now, lane.ends) == (198, {"b": 199})
+    (level,) = vars(queue)["_levels"].values()
+    assert (level.now, level.finish_tags) == (198, {"b": 199})
     assert not vars(queue)["_counts"]
 
 
 def test_what_moves_up_does_not_begin_before_it_came() -> None:
     """All of b is served out of turn, so that time is at 4 when a1, a2 and c0 come: their starts are 4, 5 and 4."""
     queue: FairQueue[str] = FairQueue()
-    queue.add("a0", Claim("a"))
+    queue.add("a0", QueueOwner("a"))
     for number in range(5):
-        queue.add(f"b{number}", Claim("b"))
+        queue.add(f"b{number}", QueueOwner("b"))
     for number in range(5):
         queue.serve(f"b{number}")
     for name in ("a1", "a2", "c0"):
-        queue.add(name, Claim(name[0]))
+        queue.add(name, QueueOwner(name[0]))
     queue.remove("a0")
     assert [*queue] == ["a1", "c0", "a2"]
 
@@ -243,9 +243,9 @@ def test_what_is_served_before_its_turn_counts_as_much_as_in_its_turn() -> None:
     """Starts of a: 0 to 2. The first of them has to wait for something of its own."""
     queue: FairQueue[str] = FairQueue()
     for number in range(3):
-        queue.add(f"a{number}", Claim("a"))
+        queue.add(f"a{number}", QueueOwner("a"))
     for number in (1, 2, 0):
         queue.serve(f"a{number}")
-    queue.add("a3", Claim("a"))
-    queue.add("b0", Claim("b"))
+    queue.add("a3", QueueOwner("a"))
+    queue.add("b0", QueueOwner("b"))
     assert [*queue] == ["b0", "a3"]

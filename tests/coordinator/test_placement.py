@@ -12,7 +12,6 @@ from specsplit.membership import Heartbeat, Register
 from specsplit.prefix import first_marks
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Plan, SpeculationReport, Vocabulary
 from specsplit_coordinator.cluster.balance import Balance
-from specsplit_coordinator.cluster.need import Need
 from specsplit_coordinator.cluster.placement import (
     better_verifier,
     choose_drafter,
@@ -20,6 +19,7 @@ from specsplit_coordinator.cluster.placement import (
     has_other,
     pages_known,
 )
+from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.breaker import FIRST_COOL_DOWN_S, Breaker
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
@@ -179,77 +179,77 @@ def holding(name: str, *, free: int, waiting: int = 0, running: int = 0, total: 
 
 def test_one_without_pages_is_not_chosen_over_one_that_has_them() -> None:
     full, roomy = holding("full", free=0, waiting=1), holding("roomy", free=900, running=3)
-    need = Need(range(100), 50)
-    assert need.pages(16) == 10
-    assert choose_verifier([full, roomy], need) is roomy
-    assert better_verifier([full, roomy], full, need) is roomy
-    assert better_verifier([full, roomy], roomy, need) is None
+    wanted = PlacementRequest(range(100), 50)
+    assert wanted.pages(16) == 10
+    assert choose_verifier([full, roomy], wanted) is roomy
+    assert better_verifier([full, roomy], full, wanted) is roomy
+    assert better_verifier([full, roomy], roomy, wanted) is None
 
 
 def test_what_was_placed_since_the_last_heartbeat_counts_against_free_pages() -> None:
     one, other = holding("one", free=15), holding("other", free=10, running=3)
-    need = Need(range(100), 50)
-    assert choose_verifier([one, other], need) is one
-    one.promised += [10]
-    assert choose_verifier([one, other], need) is other
+    wanted = PlacementRequest(range(100), 50)
+    assert choose_verifier([one, other], wanted) is one
+    one.reserved += [10]
+    assert choose_verifier([one, other], wanted) is other
 
 
 def test_a_heartbeat_forgets_no_session_that_was_placed_while_it_was_on_its_way() -> None:
     member = holding("v", free=15, running=3)
-    member.promised += [4, 5, 6]
-    member.heard(Heartbeat(Load(1, 0, 15, 1000, page_size=16)))
-    assert member.promised_pages == 11, "it counts one of the three"
-    member.heard(Heartbeat(Load(3, 0, 4, 1000, page_size=16)))
-    assert member.promised_pages == 0
+    member.reserved += [4, 5, 6]
+    member.update(Heartbeat(Load(1, 0, 15, 1000, page_size=16)))
+    assert member.reserved_pages == 11, "it counts one of the three"
+    member.update(Heartbeat(Load(3, 0, 4, 1000, page_size=16)))
+    assert member.reserved_pages == 0
 
 
 def test_a_session_must_fit_with_what_is_drafted_for_it_as_a_verifier_sees_it() -> None:
     exact, larger = holding("exact", free=10, total=10), holding("larger", free=0, total=11)
-    need = Need(range(100), 60)
-    assert choose_verifier([exact, larger], need) is exact, "nothing was said of drafts"
+    wanted = PlacementRequest(range(100), 60)
+    assert choose_verifier([exact, larger], wanted) is exact, "nothing was said of drafts"
     exact.report = replace(exact.report, plan=Plan(num_draft_tokens=8))
-    assert choose_verifier([exact, larger], need) is larger
-    assert choose_verifier([exact, larger], Need(range(100), 60, 0)) is exact, "its request wants none"
+    assert choose_verifier([exact, larger], wanted) is larger
+    assert choose_verifier([exact, larger], PlacementRequest(range(100), 60, 0)) is exact, "its request wants none"
     exact.report = replace(exact.report, plan=Plan(num_draft_tokens=1), speculation=SpeculationReport("goodput", 32))
-    assert choose_verifier([exact, larger], need) is larger, "what a controller may come to is what counts"
+    assert choose_verifier([exact, larger], wanted) is larger, "what a controller may come to is what counts"
 
 
 def test_a_pool_that_can_never_hold_a_session_is_no_choice_where_another_can() -> None:
     small, large = holding("small", free=50, total=50), holding("large", free=0, waiting=2)
-    need = Need(range(100), 800)
-    assert choose_verifier([small, large], need) is large
+    wanted = PlacementRequest(range(100), 800)
+    assert choose_verifier([small, large], wanted) is large
     large.running = 4
-    assert choose_verifier([small, large], need) is None, "it waits rather than be refused"
-    assert choose_verifier([small], need) is small, "which says why not"
+    assert choose_verifier([small, large], wanted) is None, "it waits rather than be refused"
+    assert choose_verifier([small], wanted) is small, "which says why not"
     with pytest.raises(Unavailable, match="no verifier that is there can hold this session"):
-        choose_verifier([small], need, patient=True)
+        choose_verifier([small], wanted, patient=True)
 
 
 def test_a_context_that_is_too_short_is_as_bad_as_a_pool_that_is_too_small() -> None:
     short, long = verifier("short"), verifier("long", running=3)
     short.who = replace(short.who, role=ModelInfo("toy", TARGET, 512))
-    need = Need(range(500), 13)
-    assert choose_verifier([short, long], need) is long
-    assert choose_verifier([short], Need(range(500), 12), patient=True) is short
+    wanted = PlacementRequest(range(500), 13)
+    assert choose_verifier([short, long], wanted) is long
+    assert choose_verifier([short], PlacementRequest(range(500), 12), patient=True) is short
     with pytest.raises(Unavailable, match="no verifier that is there can hold this session"):
-        choose_verifier([short], need, patient=True)
+        choose_verifier([short], wanted, patient=True)
 
 
 def test_a_session_that_fits_but_for_drafts_that_a_controller_may_come_to_is_not_kept_waiting() -> None:
-    exact, need = holding("exact", free=10, total=10), Need(range(100), 52)
+    exact, wanted = holding("exact", free=10, total=10), PlacementRequest(range(100), 52)
     exact.report = replace(exact.report, plan=Plan(num_draft_tokens=8), speculation=SpeculationReport("goodput", 32))
-    assert choose_verifier([exact], need, patient=True) is exact
+    assert choose_verifier([exact], wanted, patient=True) is exact
     with pytest.raises(Unavailable, match="can hold this session"):
-        choose_verifier([exact], Need(range(100), 53), patient=True)
+        choose_verifier([exact], PlacementRequest(range(100), 53), patient=True)
 
 
 def test_a_preempted_session_moves_to_no_pool_that_cannot_hold_all_of_it() -> None:
     big, small = holding("big", free=0), holding("small", free=50, total=50)
-    assert better_verifier([big, small], big, Need(range(100), 800)) is None
-    assert better_verifier([big, small], big, Need(range(100))) is None, "nobody knows how long it gets"
-    assert better_verifier([big, small], big, Need(range(100), 300)) is small
+    assert better_verifier([big, small], big, PlacementRequest(range(100), 800)) is None
+    assert better_verifier([big, small], big, PlacementRequest(range(100))) is None, "nobody knows how long it gets"
+    assert better_verifier([big, small], big, PlacementRequest(range(100), 300)) is small
     small.who = replace(small.who, role=ModelInfo("toy", TARGET, 399))
-    assert better_verifier([big, small], big, Need(range(100), 300)) is None
+    assert better_verifier([big, small], big, PlacementRequest(range(100), 300)) is None
 
 
 def test_who_lost_a_verifier_is_told_if_all_have_just_failed() -> None:
@@ -264,18 +264,18 @@ def test_of_pages_whose_size_a_verifier_has_not_said_none_are_known() -> None:
     text, untold, knows = range(100), verifier("untold"), holding("knows", free=99)
     for member in (untold, knows):
         member.report = replace(member.report, prefixes=first_marks(text, 16))
-    assert untold.load.page_size == 0 == pages_known(untold, Need(text))
-    assert choose_verifier([untold, knows], Need(text)) is knows
+    assert untold.load.page_size == 0 == pages_known(untold, PlacementRequest(text))
+    assert choose_verifier([untold, knows], PlacementRequest(text)) is knows
 
 
 def test_then_the_shortest_queue_then_the_beginning_of_the_text_then_load() -> None:
     text = range(100)
     knows, queues, idle = holding("a", free=99, running=1), holding("b", free=99, waiting=1), holding("c", free=99)
     queues.report = replace(queues.report, prefixes=first_marks(text, 16))
-    assert choose_verifier([knows, queues, idle], Need(text)) is idle
+    assert choose_verifier([knows, queues, idle], PlacementRequest(text)) is idle
     knows.report = replace(knows.report, prefixes=first_marks(text, 16)[:2])
-    assert pages_known(knows, Need(text)) == 2
-    assert choose_verifier([knows, queues, idle], Need(text)) is knows
-    assert choose_verifier([knows, queues, idle], Need(range(1, 100))) is idle
+    assert pages_known(knows, PlacementRequest(text)) == 2
+    assert choose_verifier([knows, queues, idle], PlacementRequest(text)) is knows
+    assert choose_verifier([knows, queues, idle], PlacementRequest(range(1, 100))) is idle
     knows.running = 3  # of 4
-    assert choose_verifier([knows, queues, idle], Need(text)) is idle, "much busier"
+    assert choose_verifier([knows, queues, idle], PlacementRequest(text)) is idle, "much busier"

@@ -20,7 +20,7 @@ from specsplit.identity import CallerRole
 from specsplit.observe.metric_table import CLIENT_REQUESTS, CLIENT_TOKENS
 from specsplit.rpc import dial
 from specsplit.settings import TransportSettings
-from specsplit_coordinator.requests.fair_queue import Claim
+from specsplit_coordinator.requests.fair_queue import QueueOwner
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from tests.support.effort import Effort
 
@@ -90,7 +90,7 @@ def test_purses_that_are_full_are_forgotten() -> None:
     clock.advance(60)
     with quotas.request("alice", 1):
         pass
-    assert [*vars(quotas)["_purses"]] == ["alice"]
+    assert [*vars(quotas)["_buckets"]] == ["alice"]
 
 
 @pytest.mark.parametrize("tokens", [1, 0])
@@ -269,8 +269,8 @@ async def test_a_request_that_is_refused_ends_nobody_elses(known: Callable[..., 
     async with asyncio.timeout(30):
         while not admission.queued:
             await asyncio.sleep(0.01)
-    claims = [Claim("other") for _ in range(3)]
-    waiting = [asyncio.create_task(admission.acquire(claim=claim)) for claim in claims]
+    owners = [QueueOwner("other") for _ in range(3)]
+    waiting = [asyncio.create_task(admission.acquire(owner=owner)) for owner in owners]
     await asyncio.sleep(0)
     with pytest.raises(InvalidRequest, match="max_tokens"):
         await alice.generate("x", max_tokens=512)

@@ -9,20 +9,20 @@ from itertools import takewhile
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.values import DrafterInfo, DrafterKind, Vocabulary
 from specsplit_coordinator.cluster.balance import GUESS_STEPS, Balance
-from specsplit_coordinator.cluster.need import Need
+from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.fit import fitting_info
 from specsplit_coordinator.members.member_state import KIND_ORDER, MemberState
 from specsplit_coordinator.members.registry import Registry
 
 EXPLORE_EVERY = 16
-"""One greedy session in so many, and one sampled one, goes to the drafter of which such text has seen least lately, if that is less than
-what a guess weighs."""
+"""One greedy session in so many, and one sampled session in so many, explores: it goes to the drafter with the fewest steps on such text
+lately, if these are fewer than a guess weighs."""
 MUCH_BUSIER = 0.25
-"""Share of its places that a verifier may have taken beyond the least busy one and still be chosen for the pages that it has."""
+"""How much busier than the least busy verifier, as a share of its places, one may be and still be chosen for its cached pages."""
 _FAR = 1e6
-"""More than any score."""
+"""More than any score: exploring outweighs scores."""
 NO_DRAFTER = "none"
-"""The wish to be decoded by the target alone."""
+"""What a request gives as its drafter to be decoded by the target alone."""
 
 
 def check_wish(wish: str | None) -> None:
@@ -33,9 +33,9 @@ def check_wish(wish: str | None) -> None:
 
 
 def candidates(verifiers: Sequence[MemberState]) -> list[MemberState]:
-    """The verifiers that may be given a session, full ones included. Raises Unavailable if there are none.
+    """The verifiers that take sessions, full ones included. Raises Unavailable if there are none.
 
-    One that has just failed is a candidate only if all of them have.
+    Those that have just failed are left out, unless all of them have.
     """
     if not verifiers:
         raise Unavailable("no verifier has joined the cluster; start one, or try again when it has loaded its model")
@@ -49,7 +49,7 @@ def candidates(verifiers: Sequence[MemberState]) -> list[MemberState]:
 
 
 def free_places(registry: Registry) -> int:
-    """Count them on verifiers that take sessions. Raises Unavailable if there is none, and none that may be back in a moment."""
+    """Sessions that verifiers have room for now. Raises Unavailable if no verifier takes sessions and none is expected back."""
     try:
         return sum(verifier.free_places for verifier in candidates(registry.verifiers))
     except Unavailable:
@@ -59,18 +59,24 @@ def free_places(registry: Registry) -> int:
 
 
 def choose_verifier(
-    verifiers: Sequence[MemberState], need: Need | None = None, *, sound_s: float | None = None, patient: bool = False
+    verifiers: Sequence[MemberState],
+    request: PlacementRequest | None = None,
+    *,
+    sound_s: float | None = None,
+    patient: bool = False,
 ) -> MemberState | None:
-    """The candidate with room that suits a session best; None if all are full. Raises Unavailable if none takes sessions at all.
+    """Choose the verifier with a free place that suits a session best; None if all are full. Raises Unavailable if none takes sessions.
 
-    Where one can ever hold the session, those that cannot are left out. Then one that has the pages, or lacks least, then that for
-    which the fewest wait, then that which has most of the text's beginning unless it is much busier than others, then the least busy.
-    One whose target has failed on the session is a candidate only if that of all others has, too.
-    `sound_s`: none that has just failed, or of whose group a rank has failed in so many seconds, since ranks are lost together; and those
-    first that have not failed since they answered. Raises Unavailable if there is no other.
-    Where none can ever hold it, one is chosen all the same, and says why not; unless the session is `patient`: raises Unavailable then.
+    Verifiers that can never hold the session are left out. If that leaves none, one of them is chosen all the same, and refuses the
+    session with the reason; but for a `patient` session, which waits for another verifier, Unavailable is raised.
+    Verifiers whose target has failed on the session are left out, unless that leaves none.
+    The others are preferred in this order: enough free pages, or the fewest lacking; the shortest queue; the most cached pages of the
+    text's beginning, unless the verifier is much busier than others; the fewest sessions.
+    `sound_s`, for a session that a verifier has failed, leaves out verifiers that have just failed, and groups of which a rank has failed
+    within so many seconds, since ranks are lost together; verifiers that have failed since they last answered come last. Raises
+    Unavailable if that leaves none.
     """
-    wanted = need or Need()
+    wanted = request or PlacementRequest()
     able = _able(verifiers, wanted)
     among = candidates(able or verifiers)
     if patient and not able:
@@ -93,55 +99,67 @@ def choose_verifier(
     return min(not_full, key=merit, default=None)
 
 
-def better_verifier(verifiers: Sequence[MemberState], preempted_by: MemberState, need: Need) -> MemberState | None:
-    """One that has the pages for a session which another had to preempt, and nobody waiting; None if there is none."""
+def better_verifier(
+    verifiers: Sequence[MemberState], preempted_by: MemberState, wanted: PlacementRequest
+) -> MemberState | None:
+    """Choose a verifier with the pages for a session that another had to preempt, and with no queue; None if there is none."""
     others = [
         each for each in verifiers if each is not preempted_by and not each.closed_because and each.breaker.admits
     ]
-    told = [verifier for verifier in others if verifier.load.page_size and not verifier.load.waiting]
-    sound = [verifier for verifier in told if verifier.member_id not in need.failed_on]
-    fit = [verifier for verifier in sound if not pages_lacking(verifier, need) and _holds(verifier, need, preempted_by)]
-    return choose_verifier(fit, need) if fit else None
+    known = [verifier for verifier in others if verifier.load.page_size and not verifier.load.waiting]
+    sound = [verifier for verifier in known if verifier.member_id not in wanted.failed_on]
+    fit = [
+        verifier for verifier in sound if not pages_lacking(verifier, wanted) and _holds(verifier, wanted, preempted_by)
+    ]
+    return choose_verifier(fit, wanted) if fit else None
 
 
-def _holds(verifier: MemberState, need: Need, preempted_by: MemberState) -> bool:
-    """True if a session can end here as it would have where it is."""
-    if need.open_ended:
-        return verifier.load.total_pages >= preempted_by.load.total_pages and verifier.context >= preempted_by.context
-    return _can_hold(verifier, need, verifier.drafted)
+def _holds(verifier: MemberState, wanted: PlacementRequest, preempted_by: MemberState) -> bool:
+    """True if a session can run to the same end on this verifier as on the one that preempted it."""
+    if wanted.open_ended:
+        return (
+            verifier.load.total_pages >= preempted_by.load.total_pages
+            and verifier.max_context >= preempted_by.max_context
+        )
+    return _can_hold(verifier, wanted, verifier.max_draft_tokens)
 
 
-def pages_lacking(verifier: MemberState, need: Need) -> int:
-    """KV pages that a session would have to wait for; 0 where they are there, and where the verifier has not said."""
-    size, free = verifier.load.page_size, verifier.load.free_pages - verifier.promised_pages
-    return max(0, need.pages(size) - max(0, free)) if size else 0
+def pages_lacking(verifier: MemberState, wanted: PlacementRequest) -> int:
+    """KV pages that a session would have to wait for; 0 if they are free, or the verifier has not reported its pages."""
+    size, free = verifier.load.page_size, verifier.load.free_pages - verifier.reserved_pages
+    return max(0, wanted.pages(size) - max(0, free)) if size else 0
 
 
-def pages_known(verifier: MemberState, need: Need) -> int:
-    """Pages with which a session's text begins whose KV the verifier has; none known where it has not said how large its pages are."""
+def pages_known(verifier: MemberState, wanted: PlacementRequest) -> int:
+    """Leading pages of a session's text whose KV the verifier has cached; 0 if it has not reported its page size."""
     if not verifier.prefixes or not verifier.load.page_size:
         return 0
     known = frozenset(verifier.prefixes)
-    return sum(1 for _ in takewhile(known.__contains__, need.marks(verifier.load.page_size)))
+    return sum(1 for _ in takewhile(known.__contains__, wanted.marks(verifier.load.page_size)))
 
 
-def _able(verifiers: Sequence[MemberState], need: Need) -> list[MemberState]:
-    """Verifiers that take sessions and can ever hold this one, with as much drafted for it as may be; if none can, with what is now."""
+def _able(verifiers: Sequence[MemberState], wanted: PlacementRequest) -> list[MemberState]:
+    """Verifiers that take sessions and can hold this one to its end.
+
+    That is reckoned with the most draft tokens that a controller may choose; if none can, with those of the plan in force.
+    """
     taking = [verifier for verifier in verifiers if not verifier.closed_because]
-    large_enough = [verifier for verifier in taking if _can_hold(verifier, need, verifier.drafted)]
-    return large_enough or [each for each in taking if _can_hold(each, need, min(each.drafted, each.drafted_now))]
+    large_enough = [verifier for verifier in taking if _can_hold(verifier, wanted, verifier.max_draft_tokens)]
+    return large_enough or [
+        each for each in taking if _can_hold(each, wanted, min(each.max_draft_tokens, each.plan_draft_tokens))
+    ]
 
 
-def _can_hold(verifier: MemberState, need: Need, drafted: int) -> bool:
-    """True if a verifier's context, and its pool as far as it has told of that, are large enough, with so much drafted for the session."""
+def _can_hold(verifier: MemberState, wanted: PlacementRequest, draft_tokens: int) -> bool:
+    """True if the context of a verifier, and its KV pool if it has reported one, are large enough with so many tokens in a step."""
     size = verifier.load.page_size
-    return need.most_tokens <= verifier.context and (
-        not size or need.most_pages(size, drafted) <= verifier.load.total_pages
+    return wanted.max_length <= verifier.max_context and (
+        not size or wanted.max_pages(size, draft_tokens) <= verifier.load.total_pages
     )
 
 
 def has_other(verifiers: Sequence[MemberState], failed: MemberState) -> bool:
-    """True if a session that `failed` has let down may be given to another verifier, at once or later."""
+    """True if a session that `failed` did not finish may be placed on another verifier, now or when it has room."""
     return any(
         verifier is not failed and not verifier.closed_because and verifier.breaker.admits for verifier in verifiers
     )
@@ -154,10 +172,11 @@ def choose_drafter(
     cooling_down: Sequence[str] = (),
     score: Callable[[MemberState], float] = lambda drafter: 0.0,
 ) -> MemberState | None:
-    """A drafter of the wished kind that fits the target, with room if possible, the one of the highest score; None for none.
+    """Choose the drafter of the wished kind that fits the target and has the highest score; None if the session gets no drafter.
 
-    Without a wish any kind will do, and no drafter at all is fine. Those that are `cooling_down` for the verifier, by member id, are
-    taken last. Raises InvalidRequest for an unknown kind, Unavailable if nothing of the wished kind can serve.
+    Without a wish any kind will do, and so will no drafter. Drafters with a free place come before full ones; those that are
+    `cooling_down` for the verifier, by member id, come last.
+    Raises InvalidRequest for an unknown kind, Unavailable if no drafter of the wished kind takes sessions.
     """
     check_wish(wish)
     if wish == NO_DRAFTER:
@@ -177,18 +196,18 @@ def choose_drafter(
 
 
 class DrafterPlacement:
-    """Chooses drafters for sessions by what they bring to such text; at times one of which little has been seen, so that none starves."""
+    """Chooses drafters for sessions by their scores; now and then it explores one that has been used little, so that none starves."""
 
     def __init__(self, balance: Balance) -> None:
         self._balance = balance
         self._placed = Counter[bool]()
-        """Greedy and sampled sessions so far."""
+        """Sessions placed so far, greedy and sampled ones apart."""
 
     def choose(
         self, registry: Registry, verifier: MemberState, wish: str | None, target: Vocabulary, *, sampled: bool
     ) -> MemberState | None:
         """The drafter of a session of this verifier; see `choose_drafter`."""
-        if wish == NO_DRAFTER:  # explores nothing
+        if wish == NO_DRAFTER:  # which does not count towards exploring
             return None
         self._placed[sampled] += 1
         explores = self._placed[sampled] % EXPLORE_EVERY == 0

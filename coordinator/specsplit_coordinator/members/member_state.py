@@ -41,7 +41,7 @@ class Absence:
 
 @dataclass(eq=False)
 class MemberState:
-    """One live member. `running` is the coordinator's own count of sessions placed on it, ahead of what the member reports."""
+    """One live member. `running` is the coordinator's own count of sessions placed on it; it is ahead of what the member reports."""
 
     who: Register
     heard_at: float
@@ -55,17 +55,17 @@ class MemberState:
     on_lost: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
     """Called once, when the member is lost or leaves."""
     cooling_down: dict[str, float] = field(default_factory=dict[str, float])
-    """Drafters that this verifier has just lost, by member id, and until when they are the last choice for it."""
-    promised: list[int] = field(default_factory=list[int])
-    """KV pages wanted by each session that was placed on a verifier and is not in its latest report yet; the latest session last."""
+    """Drafters that this verifier has just lost, by member id, each with the time until which it is the last choice for the verifier."""
+    reserved: list[int] = field(default_factory=list[int])
+    """KV pages reserved for each session that was placed on this verifier and is not in its latest report yet, in order of placement."""
     hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
-    """Hand-overs that a verifier has yet to be told: sessions that are to go on with another drafter."""
+    """Hand-overs of sessions to other drafters that this verifier has not been told of yet."""
     group: Group | None = None
     """The group that the member is a rank of; None: it is alone."""
 
     @property
     def prefixes(self) -> tuple[int, ...]:
-        """Marks of the first pages of texts that a verifier has, by its latest report."""
+        """Marks of the first pages of texts whose KV the verifier has, by its latest report."""
         return self.report.prefixes
 
     @property
@@ -75,22 +75,22 @@ class MemberState:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan in force on a verifier where a request does not say otherwise, by its latest report."""
+        """The default plan in force on a verifier, by its latest report."""
         return self.report.plan
 
     @property
-    def drafted(self) -> int:
-        """Most tokens of a session in a step where a request does not say otherwise; 0 until the verifier has told its plan."""
+    def max_draft_tokens(self) -> int:
+        """Most tokens of a session in one step, whatever the controller does, unless its request says more; 0 until reported."""
         bound = None if self.speculation is None else self.speculation.max_draft_tokens
-        return bound or self.drafted_now
+        return bound or self.plan_draft_tokens
 
     @property
-    def drafted_now(self) -> int:
-        """Most tokens of a session in a step under the plan that is in force, which a controller may change; 0: no plan is known."""
+    def plan_draft_tokens(self) -> int:
+        """Most tokens of a session in one step under the plan in force now; 0 until the plan is reported."""
         return 0 if self.plan is None else self.plan.num_draft_tokens
 
     @property
-    def context(self) -> int:
+    def max_context(self) -> int:
         """Most tokens of one text; 0 for a drafter."""
         return self.who.role.max_context if isinstance(self.who.role, ModelInfo) else 0
 
@@ -110,65 +110,71 @@ class MemberState:
 
     @property
     def wave(self) -> WaveReport | None:
-        """Where a rank of a group stands, by its latest report; None for a member that is alone."""
+        """In which wave this rank of a group is, by its latest report; None for a member that is alone."""
         return None if self.group is None or self.who.group is None else self.group.said(self.who.group.rank)
 
     @property
-    def promised_pages(self) -> int:
-        """Pages that the member reported as free and that sessions placed since then are to get."""
-        return sum(self.promised)
+    def reserved_pages(self) -> int:
+        """Pages that the member reported as free, and that are reserved for sessions placed since then."""
+        return sum(self.reserved)
 
-    def heard(self, report: Heartbeat) -> None:
-        """Take in a report. The sessions that it does not count yet are the latest: they were placed while it was on its way."""
+    def update(self, report: Heartbeat) -> None:
+        """Take in a heartbeat, and drop the reservations of the sessions that it counts.
+
+        The sessions that it does not count are those placed last, while it was on its way.
+        """
         self.report = report
-        if self.promised:
-            counted = len(self.promised) - max(0, self.running - report.load.sessions)
-            del self.promised[: max(0, counted)]
+        if self.reserved:
+            counted = len(self.reserved) - max(0, self.running - report.load.sessions)
+            del self.reserved[: max(0, counted)]
 
     def cool_down(self, lost: Iterable[str], until: float) -> None:
-        """Have the drafters that the verifier has just lost cool down; those that have done so, by the latest report, do no more."""
+        """Let the drafters that the verifier has just lost cool down until `until`, and forget those whose time is over."""
         self.cooling_down = {drafter: end for drafter, end in self.cooling_down.items() if end > self.heard_at}
         self.cooling_down |= dict.fromkeys(lost, until)
 
     def knows(self, control: Control) -> bool:
-        """True if this verifier has the controller that `control` needs, or `control` needs none."""
+        """True if this verifier has the controller that `control` names, or `control` names none."""
         return control.wanted is None or control.wanted.value in self.who.controllers
 
     @property
     def sessions(self) -> int:
-        """Sessions on the member: the higher of what was placed and what it reports."""
+        """Sessions on the member: its own count or the coordinator's, whichever is higher."""
         return max(self.running, self.load.sessions)
 
     @property
     def busy(self) -> float:
-        """Sessions on the member as a share of those it takes."""
+        """Share of its session places that are taken."""
         return self.sessions / self.who.max_sessions
 
     @property
     def leaving(self) -> bool:
-        """True if the member drains, or has to because another rank of its group does, and it has not said so yet."""
+        """True if the member drains, or is going to because another rank of its group does."""
         return self.draining or (self.group is not None and self.group.leaving)
 
     @property
     def lost_because(self) -> str | None:
-        """Why the member is no longer in the cluster; None while it is, or may come back."""
+        """Why the member has left the cluster for good; None if it has not."""
         return self.absence.why if self.absence is not None and self.absence.for_good else None
 
     @property
     def absent(self) -> bool:
-        """True if the member is not there, for a while or for good."""
+        """True if the member is away, for a while or for good."""
         return self.absence is not None
 
     @property
     def closed_because(self) -> str:
-        """Why the member takes no sessions; empty: it takes some."""
+        """Why the member takes no new sessions; empty if it does."""
         if self.group is not None:
             return self.group.closed_because
         return f"{self.member_id} is draining" if self.draining else ""
 
     @property
     def free_places(self) -> int:
-        """Sessions that may still be placed on the member. A drafter's own count matters: verifiers choose the next one themselves."""
+        """Sessions that may still be placed on the member.
+
+        A drafter's own count matters too, since verifiers give it sessions after a loss without asking.
+        """
         taken = self.running if self.is_verifier else self.sessions
         return 0 if self.closed_because else max(0, self.who.max_sessions - taken)
 
@@ -177,8 +183,8 @@ class MemberState:
         """True if one more session may be placed on the member."""
         return self.free_places > 0
 
-    def seen(self, now: float) -> Member:
-        """The member as it is at a time of the clock."""
+    def describe(self, now: float) -> Member:
+        """Make the public description of the member as of `now`, a time of the clock."""
         return Member(
             member_id=self.member_id,
             address=self.who.address,

@@ -73,7 +73,7 @@ class Registry(Observable):
     def hear(self, member: MemberState, report: Heartbeat) -> None:
         """Note how a member fares."""
         member.heard_at = self.clock.now()
-        member.heard(report)
+        member.update(report)
         self.heartbeats += member.is_verifier
         if member.cooling_down or report.lost_drafters:
             member.cool_down(report.lost_drafters, member.heard_at + DRAFTER_COOL_DOWN_S)
@@ -158,7 +158,7 @@ class Registry(Observable):
     def members(self) -> tuple[Member, ...]:
         """Everyone, as seen now."""
         now = self.clock.now()
-        return tuple(member.seen(now) for member in self._members.values())
+        return tuple(member.describe(now) for member in self._members.values())
 
     @property
     def awaited(self) -> bool:

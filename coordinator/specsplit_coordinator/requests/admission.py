@@ -1,12 +1,13 @@
-"""The bounded queue before the verifiers: every client in turn, and a clear refusal when it is full.
+"""The bounded queue before the verifiers: clients take turns, and a request is refused with a reason when the queue is full.
 
-A request for n choices counts as n. It takes its ticket before anything is done for it, so that what all of them hold is bounded, too.
+A request for n choices counts as n. It acquires a permit before its prompt is read, so that requests in preparation are bounded too.
 
-    ticket ──(the prompt is read)──> acquire ──> lease ──(the verifier failed, or was lost)──> acquire, ahead of the others
+    permit ──(the prompt is read)──> acquire ──> lease ──(the verifier failed, or was lost)──> acquire, ahead of the others
 
-Where the queue is full of one client, the last request that it has waiting gives way to another client who has less there: as a whole, so
-never one of which a choice had a place already, and not before the other's prompt has been read, since that may be refused too.
-Who has had a place is not refused when no verifier is there, but waits for one, for a bounded time.
+If the queue is full and one client fills most of it, the last waiting request of that client is evicted for a request of another client.
+It is evicted as a whole, so never once a choice of it has had a place, and not before the prompt of the other has been read, since that
+may be refused too.
+A session that has had a place before waits for a verifier if there is none, for a bounded time; any other is refused then.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from contextlib import AbstractContextManager
 
 from specsplit.errors import SpecsplitError, Unavailable
 from specsplit_coordinator.cluster.lease import Lease, Leases
-from specsplit_coordinator.cluster.need import Need
 from specsplit_coordinator.cluster.placement import better_verifier, choose_verifier, free_places
+from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.requests.fair_queue import Claim, FairQueue
+from specsplit_coordinator.requests.fair_queue import FairQueue, QueueOwner
+from specsplit_coordinator.requests.permits import Permits, Waiter
 from specsplit_coordinator.requests.quotas import Quotas
-from specsplit_coordinator.requests.tickets import Place, Tickets
 
 
 class Admission:
-    """Hands out leases. Everything runs on one event loop."""
+    """Grants leases. Everything runs on one event loop."""
 
     def __init__(
         self,
@@ -36,20 +37,20 @@ class Admission:
         failover_s: float = 30.0,
         quotas: Quotas | None = None,
     ) -> None:
-        """`failover_s`: how long who had a place before waits while no verifier takes sessions."""
+        """`failover_s`: how long a session that had a place before waits while no verifier takes sessions."""
         self._registry = registry
         self._failover_s = failover_s
-        self._waiting: FairQueue[Place] = FairQueue()
+        self._waiting: FairQueue[Waiter] = FairQueue()
         self.leases = Leases(self.serve_waiting)
         """The leases that are held now."""
-        self._tickets = Tickets(registry, self.leases, self._waiting, max_queue, retry_after_s, quotas, self._note_idle)
+        self._permits = Permits(registry, self.leases, self._waiting, max_queue, retry_after_s, quotas, self._note_idle)
         self._idle = asyncio.Event()
         self._idle.set()
         registry.subscribe(self.serve_waiting)
 
     @property
     def queued(self) -> int:
-        """Places on a verifier that are waited for."""
+        """Sessions that wait for a place on a verifier."""
         return len(self._waiting)
 
     @property
@@ -57,95 +58,101 @@ class Admission:
         """Leases that are held now."""
         return len(self.leases)
 
-    def ticket(self, places: int = 1, claim: Claim | None = None) -> AbstractContextManager[None]:
-        """While a request is prepared; see `Tickets.take`."""
-        return self._tickets.take(places, claim or Claim())
+    def permit(self, places: int = 1, owner: QueueOwner | None = None) -> AbstractContextManager[None]:
+        """Hold a permit while a request is prepared; see `Permits.acquire`."""
+        return self._permits.acquire(places, owner or QueueOwner())
 
-    async def acquire(self, need: Need | None = None, *, again: bool = False, claim: Claim | None = None) -> Lease:
-        """A place on the verifier that suits best, as soon as one is free; ahead of the others if the request had one before (`again`).
+    async def acquire(
+        self, wanted: PlacementRequest | None = None, *, again: bool = False, owner: QueueOwner | None = None
+    ) -> Lease:
+        """Wait for a place on the verifier that suits best. A session that had a place before (`again`) goes ahead of all others.
 
-        Raises Exhausted if it gives way to another client.
-        Raises Unavailable if no verifier takes sessions; if it is `again`, after a while without any, and one that has just failed, or can
-        never hold it, is not taken then. Cancelling gives the place in the queue back.
+        Raises Exhausted if it is evicted for another client.
+        Raises Unavailable if no verifier takes sessions. With `again` that is raised only after `failover_s`, and verifiers that have just
+        failed, or can never hold the session, do not count. Cancelling leaves the queue.
         """
-        return await self.wait(self.enqueue(need, again=again, claim=claim))
+        return await self.wait(self.enqueue(wanted, again=again, owner=owner))
 
-    def enqueue(self, need: Need | None = None, *, again: bool = False, claim: Claim | None = None) -> Place:
-        """Begin to wait for a place, as `acquire` does; to be followed by `wait` or `cancel`."""
-        place = Place(need or Need(), again, claim or Claim(), asyncio.get_running_loop().create_future())
-        self._waiting.add(place, place.claim, ahead=again)
+    def enqueue(
+        self, wanted: PlacementRequest | None = None, *, again: bool = False, owner: QueueOwner | None = None
+    ) -> Waiter:
+        """Enter the queue, as `acquire` does, without waiting; `wait` or `cancel` must follow."""
+        waiter = Waiter(
+            wanted or PlacementRequest(), again, owner or QueueOwner(), asyncio.get_running_loop().create_future()
+        )
+        self._waiting.add(waiter, waiter.owner, ahead=again)
         self.serve_waiting()
-        return place
+        return waiter
 
-    async def wait(self, place: Place) -> Lease:
-        """The lease of a place that was enqueued. Raises, and is cancelled, as `acquire`."""
+    async def wait(self, waiter: Waiter) -> Lease:
+        """Wait for the lease of a session that was enqueued. Raises, and may be cancelled, as `acquire`."""
         try:
-            return await place.granted
+            return await waiter.granted
         except asyncio.CancelledError:
-            self.cancel(place)
+            self.cancel(waiter)
             raise
 
-    def cancel(self, place: Place) -> None:
-        """Nobody waits for the place any more; it is given back if it has been granted meanwhile."""
-        granted = place.granted
-        if place in self._waiting:
-            self._waiting.remove(place)
+    def cancel(self, waiter: Waiter) -> None:
+        """Leave the queue; release the lease if it has been granted meanwhile."""
+        granted = waiter.granted
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
         if not granted.cancel() and not granted.cancelled() and granted.exception() is None:
             granted.result().release()
         self._note_idle()
 
-    def acquire_elsewhere(self, preempted_by: MemberState, need: Need) -> Lease | None:
-        """A place for a session that its verifier had to preempt, where its pages are free now; None if there is none."""
-        verifier = better_verifier(self._registry.verifiers, preempted_by, need)
-        return None if verifier is None else self.leases.grant(verifier, need)
+    def acquire_elsewhere(self, preempted_by: MemberState, wanted: PlacementRequest) -> Lease | None:
+        """Grant a session that was preempted a lease on another verifier with the pages for it; None if there is none."""
+        verifier = better_verifier(self._registry.verifiers, preempted_by, wanted)
+        return None if verifier is None else self.leases.grant(verifier, wanted)
 
     async def idle(self) -> None:
-        """Return when nothing runs, waits or is prepared."""
+        """Return once no request runs, waits or is prepared."""
         while self._busy:
             self._idle.clear()
             await self._idle.wait()
 
     def serve_waiting(self) -> None:
-        """Give those who wait what places there are; to be asked now and then, since a verifier's cool-down ends without a word."""
-        for place in [*self._waiting]:
-            if place.granted.done():
+        """Grant free places to waiting sessions. To be called now and then: nothing announces that the cool-down of a verifier is over."""
+        for waiter in [*self._waiting]:
+            if waiter.granted.done():
                 continue
             try:
-                verifier = self._verifier_for(place)
+                verifier = self._verifier_for(waiter)
             except SpecsplitError as error:
-                self._waiting.remove(place)
-                place.granted.set_exception(error)
+                self._waiting.remove(waiter)
+                waiter.granted.set_exception(error)
                 continue
             if verifier is not None:
-                self._waiting.serve(place)
-                place.granted.set_result(self.leases.grant(verifier, place.need))
-            elif not place.again and not free_places(self._registry):
-                break  # who waits for a verifier that could hold it, or for one that has not just failed, holds up nobody
+                self._waiting.serve(waiter)
+                waiter.granted.set_result(self.leases.grant(verifier, waiter.wanted))
+            elif not waiter.again and not free_places(self._registry):
+                break  # otherwise it waits for a certain verifier, and must not hold up those behind it
         self._note_idle()
 
-    def _verifier_for(self, place: Place) -> MemberState | None:
-        """A verifier with room for it; None if it has to wait. Raises Unavailable if no verifier may have it and it waits for none."""
+    def _verifier_for(self, waiter: Waiter) -> MemberState | None:
+        """Choose a verifier with a free place; None if the session has to wait. Raises Unavailable if there is nothing to wait for."""
         try:
-            sound_s = self._registry.lost_after_s if place.again else None
-            patient = place.again or self._registry.awaited
-            verifier = choose_verifier(self._registry.verifiers, place.need, sound_s=sound_s, patient=patient)
+            sound_s = self._registry.lost_after_s if waiter.again else None
+            patient = waiter.again or self._registry.awaited
+            verifier = choose_verifier(self._registry.verifiers, waiter.wanted, sound_s=sound_s, patient=patient)
         except Unavailable as error:
-            if self._registry.awaited or (place.again and self._absent_for(place) < self._failover_s):
+            if self._registry.awaited or (waiter.again and self._absent_for(waiter) < self._failover_s):
                 return None
-            waited = f"no verifier took it over in {self._failover_s:g} s: " if place.again else ""
+            waited = f"no verifier took it over in {self._failover_s:g} s: " if waiter.again else ""
             raise Unavailable(f"{waited}{error}") from error
-        place.absent_since = None
+        waiter.absent_since = None
         return verifier
 
-    def _absent_for(self, place: Place) -> float:
-        """Seconds for which no verifier may have had it."""
+    def _absent_for(self, waiter: Waiter) -> float:
+        """Seconds for which there has been no verifier that it may be placed on."""
         now = self._registry.clock.now()
-        place.absent_since = now if place.absent_since is None else place.absent_since
-        return now - place.absent_since
+        waiter.absent_since = now if waiter.absent_since is None else waiter.absent_since
+        return now - waiter.absent_since
 
     @property
     def _busy(self) -> bool:
-        return bool(len(self.leases) or len(self._waiting) or len(self._tickets))
+        return bool(len(self.leases) or len(self._waiting) or len(self._permits))
 
     def _note_idle(self) -> None:
         if not self._busy:

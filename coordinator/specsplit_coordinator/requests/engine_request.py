@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from specsplit.requests import GenerateRequest, choice_seed
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, Sampling, Stopping
-from specsplit_coordinator.cluster.need import Need
+from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.requests.answer import Answer
-from specsplit_coordinator.requests.fair_queue import Claim
+from specsplit_coordinator.requests.fair_queue import QueueOwner
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class EngineRequest:
     stopping: Stopping
     context_left: int
     """Tokens that the context has room for behind the prompt."""
-    claim: Claim
-    """On whose behalf it waits."""
+    owner: QueueOwner
+    """What stands for the request in the queue."""
 
     @property
     def most(self) -> int:
-        """Tokens that its answer can have."""
+        """Tokens that its answer can have, at most."""
         return (
             self.context_left if self.stopping.max_tokens is None else min(self.context_left, self.stopping.max_tokens)
         )
@@ -39,14 +39,14 @@ class EngineRequest:
         """Return the request as one of its choices is decoded: with the seed of that choice."""
         return replace(self, sampling=replace(self.sampling, seed=choice_seed(self.sampling.seed, index)))
 
-    def need(self, answer: Answer, failed_on: Collection[str] = ()) -> Need:
-        """What is left of its answer wants of a verifier, on none of these if there is another."""
+    def placement(self, answer: Answer, failed_on: Collection[str] = ()) -> PlacementRequest:
+        """Make the placement request for what is left of its answer; verifiers in `failed_on` are the last choice."""
         most = self.stopping.max_tokens
         left = None if most is None else most - len(answer.tokens)
-        return Need((*self.tokens, *answer.tokens), left, self.request.plan.num_draft_tokens, failed_on)
+        return PlacementRequest((*self.tokens, *answer.tokens), left, self.request.plan.num_draft_tokens, failed_on)
 
     def session(self, answer: Answer, drafter: Endpoint | None) -> DecodeRequest:
-        """What a verifier is asked for what is left of its answer."""
+        """Make the request to a verifier to decode what is left of its answer."""
         request = self.request
         return DecodeRequest(
             request_id=request.request_id,

@@ -1,9 +1,11 @@
-"""Who is served next: the higher priority first, and within a priority every client in turn. Pure.
+"""A queue that serves higher priorities first, and within a priority serves clients in turn. Pure.
 
-Within a priority it is start-time fair queueing (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996) with one unit of work for everybody:
-what a client adds starts where its work before it ends, or now if that is later, and the earliest start is served first. So clients that
-wait are served equally often, to within one, however many each has waiting. One client alone is served in the order in which it came.
-What leaves unserved gives its time back: whatever its client has behind it starts as early as if it had never been there.
+Within a priority it is start-time fair queueing (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996) with entries of one unit each. The
+start tag of an entry is the finish tag of the entry that its client added before, or the virtual time if that is later; the entry with
+the least start tag is served first. So clients that wait are served equally often, to within one, however many entries each has. The
+entries of one client are served in order of arrival.
+An entry that is removed unserved gives its time back: the later entries of its client get the start tags that they would have had
+without it.
 """
 
 from __future__ import annotations
@@ -18,58 +20,58 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
-class Claim:
-    """On whose behalf something waits: one request. All that waits for the request has the same claim."""
+class QueueOwner:
+    """The request that entries of the queue belong to: those of all its choices have the same owner."""
 
     client: str = ""
     priority: int = 0
     """Requests of higher priority are served sooner."""
     begun: bool = False
-    """Some of what waited for the request has been served."""
+    """True once an entry of the request has been served."""
 
     @property
-    def line(self) -> tuple[int, str]:
-        """Priority and client: within a line the order is that of arrival."""
+    def flow(self) -> tuple[int, str]:
+        """Priority and client: entries of one flow are served in order of arrival."""
         return self.priority, self.client
 
 
 @dataclass(order=True, frozen=True, slots=True)
 class _Entry(Generic[T]):
-    """What waits, in the order in which it is served."""
+    """An item that waits. Entries sort in the order in which they are served."""
 
     behind: bool
-    """False: it goes ahead of all others."""
+    """False if it was added `ahead` of all others."""
     against_priority: int
     start: int
     number: int
     item: T = field(compare=False)
-    claim: Claim = field(compare=False)
-    came: int = field(compare=False)
-    """Where the lane's time was when it came."""
+    owner: QueueOwner = field(compare=False)
+    arrived_at: int = field(compare=False)
+    """The virtual time of its level when it was added."""
 
 
 @dataclass(slots=True)
-class _Lane:
-    """One priority: units of work from a zero of its own."""
+class _PriorityLevel:
+    """The virtual time of one priority."""
 
     now: int = 0
-    """Where the work begins that was served last."""
-    ends: dict[str, int] = field(default_factory=dict[str, int])
-    """Where the work of each client that was served ends, if that is later."""
+    """The virtual time: the start tag of the entry that was served last."""
+    finish_tags: dict[str, int] = field(default_factory=dict[str, int])
+    """The finish tag of the entry served last of each client, if it is later than the virtual time."""
 
-    def pass_on(self, entry: _Entry[T]) -> None:
-        """Time goes on to where an entry begins that is served, which may be behind others that have to wait."""
+    def advance_to(self, entry: _Entry[T]) -> None:
+        """Advance the virtual time to an entry that is served, which may be behind others that have to wait."""
         self.now = max(self.now, entry.start)
-        self.ends[entry.claim.client] = max(self.ends.get(entry.claim.client, 0), entry.start + 1)
-        self.ends = {client: end for client, end in self.ends.items() if end > self.now}
+        self.finish_tags[entry.owner.client] = max(self.finish_tags.get(entry.owner.client, 0), entry.start + 1)
+        self.finish_tags = {client: tag for client, tag in self.finish_tags.items() if tag > self.now}
 
 
 class FairQueue(Generic[T]):
-    """Waiting items, each on behalf of a client."""
+    """Waiting items, each of which has an owner."""
 
     def __init__(self) -> None:
         self._entries: list[_Entry[T]] = []
-        self._lanes: dict[int, _Lane] = {}
+        self._levels: dict[int, _PriorityLevel] = {}
         self._number = 0
         self._counts: Counter[str] = Counter()
 
@@ -77,70 +79,69 @@ class FairQueue(Generic[T]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[T]:
-        """In the order in which they are to be served, as it is now."""
+        """Iterate over the items in the order in which they are to be served now."""
         return iter([entry.item for entry in self._entries])
 
     def __contains__(self, item: T) -> bool:
         return any(entry.item == item for entry in self._entries)
 
     def count(self, client: str) -> int:
-        """How much of a client waits."""
+        """Count the items of a client."""
         return self._counts[client]
 
-    def add(self, item: T, claim: Claim, *, ahead: bool = False) -> None:
-        """Have it wait its turn, or, `ahead`, before all others but those that came so earlier."""
+    def add(self, item: T, owner: QueueOwner, *, ahead: bool = False) -> None:
+        """Add an item; with `ahead` it is served before all others but those that were added `ahead` earlier."""
         self._number += 1
-        came, start = (0, 0) if ahead else self._start(claim)
-        priority = 0 if ahead else claim.priority
-        insort(self._entries, _Entry(not ahead, -priority, start, self._number, item, claim, came))
-        self._counts[claim.client] += 1
+        arrived_at, start = (0, 0) if ahead else self._start(owner)
+        priority = 0 if ahead else owner.priority
+        insort(self._entries, _Entry(not ahead, -priority, start, self._number, item, owner, arrived_at))
+        self._counts[owner.client] += 1
 
     def serve(self, item: T) -> None:
-        """Take it out because it is served: time goes on to where it begins."""
+        """Remove an item that is served, and advance the virtual time."""
         entry = self._pop(item)
-        entry.claim.begun = True
+        entry.owner.begun = True
         if entry.behind:
-            self._lanes[entry.claim.priority].pass_on(entry)
+            self._levels[entry.owner.priority].advance_to(entry)
 
     def remove(self, item: T) -> None:
-        """Take it out because it waits no longer: what its client has behind it moves up."""
+        """Remove an item that is not served; the later items of its flow move up."""
         gone = self._pop(item)
         if gone.behind:
             self._move_up(gone)
 
-    def crowding_out(self, client: str, places: int, wanted: int) -> Sequence[Claim]:
-        """The requests that are to give way for `wanted` places to a client that would have so many `places` here then; none if that
-        many cannot be had.
+    def victims_for(self, client: str, places: int, wanted: int) -> Sequence[QueueOwner]:
+        """Choose requests to evict so that a client that would then have `places` here gets `wanted` of them; none if they are too few.
 
-        It is always the last request in the queue of who has most there, as long as that is more than the client would have. One of which
-        something has been served stays.
+        The victim is always the last request of the client that has the most places here, as long as that is more than `places`. A request
+        that has begun is never a victim.
         """
-        waiting = Counter(entry.claim for entry in self._entries if entry.behind and not entry.claim.begun)
-        counts, victims, freed = self._counts.copy(), list[Claim](), 0
+        waiting = Counter(entry.owner for entry in self._entries if entry.behind and not entry.owner.begun)
+        counts, victims, freed = self._counts.copy(), list[QueueOwner](), 0
         while freed < wanted:
-            crowd = [claim for claim in reversed(waiting) if claim.client != client and counts[claim.client] > places]
-            if not crowd:
+            able = [owner for owner in reversed(waiting) if owner.client != client and counts[owner.client] > places]
+            if not able:
                 return ()
-            victims.append(last := max(crowd, key=lambda claim: counts[claim.client]))
+            victims.append(last := max(able, key=lambda owner: counts[owner.client]))
             counts[last.client] -= waiting[last]
             freed += waiting.pop(last)
         return victims
 
-    def _start(self, claim: Claim) -> tuple[int, int]:
-        """Where the lane's time is, and where the work begins that is added for this request now."""
-        lane = self._lanes.setdefault(claim.priority, _Lane())
-        waiting = [entry.start + 1 for entry in self._line(claim)]
-        return lane.now, max(lane.now, lane.ends.get(claim.client, 0), *waiting)
+    def _start(self, owner: QueueOwner) -> tuple[int, int]:
+        """The virtual time of the level, and the start tag of an entry that is added for this owner now."""
+        level = self._levels.setdefault(owner.priority, _PriorityLevel())
+        waiting = [entry.start + 1 for entry in self._flow(owner)]
+        return level.now, max(level.now, level.finish_tags.get(owner.client, 0), *waiting)
 
-    def _line(self, claim: Claim) -> list[_Entry[T]]:
-        """What waits in the line of this request, in order."""
-        return [entry for entry in self._entries if entry.behind and entry.claim.line == claim.line]
+    def _flow(self, owner: QueueOwner) -> list[_Entry[T]]:
+        """The waiting entries of the flow that an owner is of, in order."""
+        return [entry for entry in self._entries if entry.behind and entry.owner.flow == owner.flow]
 
     def _move_up(self, gone: _Entry[T]) -> None:
         free, moved = gone.start, dict[int, _Entry[T]]()
-        for entry in self._line(gone.claim):
+        for entry in self._flow(gone.owner):
             if entry.start > gone.start:
-                start = max(entry.came, free)
+                start = max(entry.arrived_at, free)
                 moved[entry.number] = replace(entry, start=start)
                 free = start + 1
         if moved:
@@ -149,7 +150,7 @@ class FairQueue(Generic[T]):
     def _pop(self, item: T) -> _Entry[T]:
         index = next(index for index, entry in enumerate(self._entries) if entry.item == item)
         entry = self._entries.pop(index)
-        self._counts[entry.claim.client] -= 1
-        if not self._counts[entry.claim.client]:
-            del self._counts[entry.claim.client]
+        self._counts[entry.owner.client] -= 1
+        if not self._counts[entry.owner.client]:
+            del self._counts[entry.owner.client]
         return entry

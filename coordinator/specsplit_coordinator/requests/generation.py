@@ -1,6 +1,6 @@
 """The life of one request, from prompt to last message. Works on values; the servicer is its edge.
 
-1. check, quota  2. ticket  3. name and seed  4. prompt to tokens, and the answer as far as the caller has it
+1. check, quota  2. permit  3. name and seed  4. prompt to tokens, and the answer as far as the caller has it
 of every choice by itself (`run`): 5. wait for a verifier  6. choose a drafter  7. decode  8. tokens to text
 """
 
@@ -23,7 +23,7 @@ from specsplit_coordinator.cluster.placement import check_wish, choose_drafter
 from specsplit_coordinator.requests.answer import Answer
 from specsplit_coordinator.requests.caps import Caps
 from specsplit_coordinator.requests.engine_request import EngineRequest
-from specsplit_coordinator.requests.fair_queue import Claim
+from specsplit_coordinator.requests.fair_queue import QueueOwner
 from specsplit_coordinator.requests.output import Output
 from specsplit_coordinator.requests.prompt import PromptReader
 from specsplit_coordinator.requests.quotas import Quotas
@@ -74,10 +74,10 @@ class Generator:
         Raises SpecsplitError; what one choice fails with ends the others.
         """
         with self._requests.follow(request, remaining_s, client) as logged:
-            claim = Claim(client, request.priority)
+            owner = QueueOwner(client, request.priority)
             target = self._check(request)
             with self._quotas.request(client, request.n) as use:
-                async with aclosing(self._run(request, remaining_s, logged, claim, target, use)) as events:
+                async with aclosing(self._run(request, remaining_s, logged, owner, target, use)) as events:
                     async for event in events:
                         use(len(event.tokens) if isinstance(event, Delta) else 0)
                         yield event
@@ -99,7 +99,7 @@ class Generator:
         request: GenerateRequest,
         remaining_s: Remaining,
         logged: LoggedRequest,
-        claim: Claim,
+        owner: QueueOwner,
         target: ModelInfo,
         use: Callable[[int], None],
     ) -> AsyncGenerator[GenerateEvent, None]:
@@ -107,8 +107,8 @@ class Generator:
 
         What is read of it counts as used, what it resumes too, unless no verifier ever had it.
         """
-        with self._ticket(logged, claim):
-            prepared = await self._prepare(request, target, logged, claim)
+        with self._permit(logged, owner):
+            prepared = await self._prepare(request, target, logged, owner)
             runs = [await self._begin(prepared.choice(each.index), remaining_s, each) for each in logged.choices]
         use(read := logged.particulars.prompt_tokens + len(request.resume_from))
         choices = [run.events() for run in runs]
@@ -147,15 +147,15 @@ class Generator:
         choose_drafter(self._cluster.registry.drafters, request.drafter, vocabulary)
         return target
 
-    def _ticket(self, logged: LoggedRequest, claim: Claim) -> AbstractContextManager[None]:
+    def _permit(self, logged: LoggedRequest, owner: QueueOwner) -> AbstractContextManager[None]:
         try:
-            return self._cluster.admission.ticket(logged.asked.n, claim)
+            return self._cluster.admission.permit(logged.asked.n, owner)
         except SpecsplitError:
             with logged.trace.stage("queue"):  # that is where it ended
                 raise
 
     async def _prepare(
-        self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest, claim: Claim
+        self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest, owner: QueueOwner
     ) -> EngineRequest:
         """Give the request its name, its seed and its tokens."""
         request = replace(request, request_id=request.request_id or self._draws.request_id())
@@ -163,7 +163,7 @@ class Generator:
             tokens = await self._reader.read(request.prompt, target.max_context)
             note("tokens", len(tokens))
         stopping, context_left = self._stopping(request, len(tokens), target), target.max_context - len(tokens)
-        prepared = EngineRequest(request, target.model, tokens, self._seeded(request), stopping, context_left, claim)
+        prepared = EngineRequest(request, target.model, tokens, self._seeded(request), stopping, context_left, owner)
         logged.particulars = Particulars(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
         return prepared
 

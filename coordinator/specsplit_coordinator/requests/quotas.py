@@ -1,4 +1,4 @@
-"""What each client may have at once, and use in a minute."""
+"""Quotas: how many requests a client may have at once, and how many tokens it may use in a minute."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The bounds for each client; None: there is none."""
+    """The quota of each client; None stands for no bound."""
 
     requests: int | None = None
-    """Requests on their way at once."""
+    """Requests that wait or run at once."""
     queued: int | None = None
     """Requests that wait for a verifier at once."""
     tokens_per_minute: int | None = None
@@ -32,34 +32,34 @@ class Quota:
 
 
 @dataclass(slots=True)
-class _Purse:
-    """Tokens that a client may still use: a bucket that fills with time, to one minute's worth. It may be overdrawn by what has begun."""
+class _TokenBucket:
+    """The token bucket of one client: it fills to one minute's worth of tokens. Requests that have begun may overdraw it."""
 
     tokens: float
     filled_at: float
 
     def fill(self, now: float, rate: int) -> None:
-        """Put in what has come since it was filled last, at so many tokens a minute."""
+        """Add the tokens due since it was filled last, at `rate` tokens a minute."""
         self.tokens = min(float(rate), self.tokens + (now - self.filled_at) * rate / _MINUTE_S)
         self.filled_at = now
 
 
 class Quotas:
-    """What the clients have and use. Everything runs on one event loop."""
+    """Holds clients to their quota. Everything runs on one event loop."""
 
     def __init__(self, quota: Quota, clock: Clock, retry_after_s: float) -> None:
-        """`retry_after_s`: the hint given where it is not known when there will be room."""
+        """`retry_after_s`: the retry hint where it is not known when there will be room."""
         self._quota = quota
         self._clock = clock
         self._retry_after_s = retry_after_s
         self._requests: Counter[str] = Counter()
-        self._purses: dict[str, _Purse] = {}
-        self._look_at = 0.0
-        """When purses that are full again are to be forgotten."""
+        self._buckets: dict[str, _TokenBucket] = {}
+        self._drop_at = 0.0
+        """When full buckets are next to be dropped."""
 
     @contextmanager
     def request(self, client: str, places: int) -> Generator[Callable[[int], None]]:
-        """While it is entered a request of this client is on its way, for so many choices. Gives a function that notes tokens used.
+        """Count a request of a client, for `places` choices, inside the block. Yields a function that takes tokens out of its bucket.
 
         Raises Exhausted, naming the quota, with a hint when to retry.
         """
@@ -74,7 +74,7 @@ class Quotas:
                 del self._requests[client]
 
     def check_queued(self, client: str, queued: int) -> None:
-        """Raise Exhausted if a client may not have so many waiting."""
+        """Raise Exhausted if a client may not have so many requests waiting."""
         if self._quota.queued is not None and queued > self._quota.queued:
             raise self._exhausted(
                 f"{_named(client)} would have {queued} requests waiting", "client_max_queued", self._quota.queued
@@ -91,8 +91,8 @@ class Quotas:
         rate = self._quota.tokens_per_minute
         if rate is None:
             return
-        self._forget_full(rate)
-        left = self._purse(client, rate).tokens
+        self._drop_full(rate)
+        left = self._bucket(client, rate).tokens
         if left <= 0:
             wait_s = (1 - left) * _MINUTE_S / rate
             raise self._exhausted(f"{_named(client)} has used up its tokens", "client_tokens_per_minute", rate, wait_s)
@@ -100,24 +100,24 @@ class Quotas:
     def _use(self, client: str, tokens: int) -> None:
         rate = self._quota.tokens_per_minute
         if rate is not None and tokens:
-            self._purse(client, rate).tokens -= tokens
+            self._bucket(client, rate).tokens -= tokens
 
-    def _purse(self, client: str, rate: int) -> _Purse:
-        """The client's purse, filled up to now. It takes as long however many clients there are: it is asked for with every delta."""
+    def _bucket(self, client: str, rate: int) -> _TokenBucket:
+        """The bucket of a client, filled up to now. It is asked for with every delta, so it takes constant time."""
         now = self._clock.now()
-        purse = self._purses.setdefault(client, _Purse(float(rate), now))
-        purse.fill(now, rate)
-        return purse
+        bucket = self._buckets.setdefault(client, _TokenBucket(float(rate), now))
+        bucket.fill(now, rate)
+        return bucket
 
-    def _forget_full(self, rate: int) -> None:
-        """Forget the purses that are full again, once a minute."""
+    def _drop_full(self, rate: int) -> None:
+        """Drop full buckets, once a minute."""
         now = self._clock.now()
-        if now < self._look_at:
+        if now < self._drop_at:
             return
-        self._look_at = now + _MINUTE_S
-        for purse in self._purses.values():
-            purse.fill(now, rate)
-        self._purses = {name: purse for name, purse in self._purses.items() if purse.tokens < rate}
+        self._drop_at = now + _MINUTE_S
+        for bucket in self._buckets.values():
+            bucket.fill(now, rate)
+        self._buckets = {name: bucket for name, bucket in self._buckets.items() if bucket.tokens < rate}
 
     def _exhausted(self, what: str, setting: str, bound: int, wait_s: float | None = None) -> Exhausted:
         hint_s = self._retry_after_s if wait_s is None else wait_s

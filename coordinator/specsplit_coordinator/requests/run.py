@@ -20,15 +20,15 @@ from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted
 from specsplit.values import FailoverCause, FinishReason, Usage, Vocabulary
 from specsplit_coordinator.cluster.lease import Lease
-from specsplit_coordinator.cluster.need import Need
 from specsplit_coordinator.cluster.placement import DrafterPlacement, has_other
+from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.member_state import MemberState, endpoint_of
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.answer import Answer
 from specsplit_coordinator.requests.engine_request import EngineRequest
+from specsplit_coordinator.requests.permits import Waiter
 from specsplit_coordinator.requests.request_log import LoggedChoice, Remaining
-from specsplit_coordinator.requests.tickets import Place
 
 _log = logging.getLogger(__name__)
 SHORTAGE_S: Final = 0.5
@@ -83,13 +83,13 @@ class Run:
         """Verifiers, by member id, whose targets have failed on it."""
         self._reserved: Lease | None = None
         """The place to which it moves from the verifier that preempted it."""
-        self._first: Place | None = None
+        self._first: Waiter | None = None
         """The place that it was lined up for before it was run."""
 
     def enqueue(self) -> None:
         """Begin to wait for a verifier now, so that it is counted when the next request asks; `cancel` has to be called at the end."""
         if self._unfinished:
-            self._first = self._cluster.admission.enqueue(self._need, claim=self._prepared.claim)
+            self._first = self._cluster.admission.enqueue(self._placement, owner=self._prepared.owner)
 
     def cancel(self) -> None:
         """Stop waiting for a verifier, if the choice was never run. A second call does nothing."""
@@ -161,11 +161,11 @@ class Run:
         first, self._first = self._first, None
         if first is not None:
             return await self._cluster.admission.wait(first)
-        return await self._cluster.admission.acquire(self._need, again=again, claim=self._prepared.claim)
+        return await self._cluster.admission.acquire(self._placement, again=again, owner=self._prepared.owner)
 
     @property
-    def _need(self) -> Need:
-        return self._prepared.need(self._answer, self._failed_on)
+    def _placement(self) -> PlacementRequest:
+        return self._prepared.placement(self._answer, self._failed_on)
 
     @property
     def _untried(self) -> bool:
@@ -213,7 +213,7 @@ class Run:
         self._logged.preempted()
         if self._answer.full or len(self._answer.tokens) == begun:
             return
-        self._reserved = self._cluster.admission.acquire_elsewhere(verifier, self._need)
+        self._reserved = self._cluster.admission.acquire_elsewhere(verifier, self._placement)
         if self._reserved is not None:
             self._goes_on(FailoverCause.PREEMPTED)
 

@@ -1,4 +1,4 @@
-"""Tickets: a request holds one while it is prepared, so that what all requests hold is bounded."""
+"""Permits: a request holds one while its prompt is read, so that requests in preparation are bounded too."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from dataclasses import dataclass
 
 from specsplit.errors import Exhausted, InvalidRequest
 from specsplit_coordinator.cluster.lease import Lease, Leases
-from specsplit_coordinator.cluster.need import Need
 from specsplit_coordinator.cluster.placement import free_places
+from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.requests.fair_queue import Claim, FairQueue
+from specsplit_coordinator.requests.fair_queue import FairQueue, QueueOwner
 from specsplit_coordinator.requests.quotas import Quotas
 
 
-class Tickets:
-    """Hands them out, as far as the queue has room, or may have it if others give way."""
+class Permits:
+    """Hands out permits as far as the queue has room, or can have it if requests of other clients are evicted."""
 
     def __init__(
         self,
         registry: Registry,
         leases: Leases,
-        waiting: FairQueue[Place],
+        waiting: FairQueue[Waiter],
         max_queue: int,
         retry_after_s: float,
         quotas: Quotas | None,
         on_left: Callable[[], object],
     ) -> None:
-        """`on_left` is called whenever one was given back."""
+        """`on_left` is called whenever a permit is given back."""
         self._registry = registry
         self._leases = leases
         self._waiting = waiting
@@ -44,26 +44,27 @@ class Tickets:
     def __len__(self) -> int:
         return self._preparing.total()
 
-    def take(self, places: int, claim: Claim) -> AbstractContextManager[None]:
-        """While a request is prepared it counts as waiting, for so many places. To be taken before its prompt is looked at, and left before
-        its places are waited for. If it fits only because others give way, they give way when the block ends without an error.
+    def acquire(self, places: int, owner: QueueOwner) -> AbstractContextManager[None]:
+        """Count a request as waiting for `places` places inside the block, in which it is prepared.
 
-        Raises Exhausted, with a hint when to retry, if as many requests wait as may, of all clients or of this one; Unavailable if no
-        verifier takes sessions;
-        InvalidRequest for more places than there are when nobody else runs or waits.
+        To be entered before its prompt is read, and left before its places are waited for. If the queue has room only when others are
+        evicted, they are evicted as the block ends without an error: the request may still be refused until then.
+
+        Raises Exhausted, with a hint when to retry, if the queue is full, or this client has as many waiting as it may; Unavailable if
+        no verifier takes sessions; InvalidRequest for more places than there are when nobody else runs or waits.
         """
-        client, waiting = claim.client, self._ahead + places - free_places(self._registry)
+        client, waiting = owner.client, self._ahead + places - free_places(self._registry)
         own, lacking = self._own(client) + places, max(0, waiting - self._max_queue)
         if self._quotas is not None and waiting > 0:
             self._quotas.check_queued(client, min(own, waiting))
-        if lacking and not self._waiting.crowding_out(client, own, lacking):
+        if lacking and not self._waiting.victims_for(client, own, lacking):
             self._check_can_ever_fit(places)
             raise self._full(self._ahead, places)
         return self._prepared(places, client, min(places, lacking))
 
     @property
     def _ahead(self) -> int:
-        """Places that are waited for, or about to be."""
+        """Places that all clients wait for, or are about to."""
         return len(self._waiting) + self._preparing.total()
 
     def _own(self, client: str) -> int:
@@ -78,25 +79,25 @@ class Tickets:
             self._retry_after_s,
         )
 
-    def _crowd_out(self, client: str, places: int, promised: int) -> None:
-        """Have others give way to a request for so many places, for as many as it was promised and are still lacking.
+    def _evict(self, client: str, places: int, promised: int) -> None:
+        """Evict waiting requests of other clients, for as many of the `promised` places as are still lacking.
 
-        Raises Exhausted if those that would have given way have been served meanwhile.
+        Raises Exhausted if those that could have been evicted have been served meanwhile.
         """
         lacking = min(promised, self._ahead - free_places(self._registry) - self._max_queue)
         if lacking <= 0:
             return
-        crowd = self._waiting.crowding_out(client, self._own(client), lacking)
-        if not crowd:
+        victims = self._waiting.victims_for(client, self._own(client), lacking)
+        if not victims:
             raise self._full(self._ahead - places, places)
         why = f"the queue is full and most of it is of this client; try again in {self._retry_after_s:g} s"
-        for place in [each for each in self._waiting if each.claim in crowd]:
-            self._waiting.remove(place)
-            if not place.granted.done():
-                place.granted.set_exception(Exhausted(why, self._retry_after_s))
+        for waiter in [each for each in self._waiting if each.owner in victims]:
+            self._waiting.remove(waiter)
+            if not waiter.granted.done():
+                waiter.granted.set_exception(Exhausted(why, self._retry_after_s))
 
     def _check_can_ever_fit(self, places: int) -> None:
-        known = self._registry.known_verifiers  # one that drains is about to come back
+        known = self._registry.known_verifiers  # a verifier that drains is expected back
         most = sum(member.who.max_sessions for member in known)
         if places > self._max_queue + most:
             raise InvalidRequest(
@@ -110,21 +111,22 @@ class Tickets:
         self._preparing[client] += places
         try:
             yield
-            self._crowd_out(client, places, promised)
+            self._evict(client, places, promised)
         finally:
             self._preparing[client] -= places
-            self._preparing += Counter[str]()  # drops who has none any more
+            self._preparing += Counter[str]()  # drops clients with none left
             self._on_left()
 
 
 @dataclass(eq=False)
-class Place:
-    """A place that one session waits for."""
+class Waiter:
+    """One session that waits for a place on a verifier."""
 
-    need: Need
+    wanted: PlacementRequest
     again: bool
-    """The session had a place before, and the verifier was lost or failed."""
-    claim: Claim
+    """True if the session had a place before, and its verifier was lost or failed."""
+    owner: QueueOwner
     granted: asyncio.Future[Lease]
+    """Done when the session has its place, or is refused."""
     absent_since: float | None = None
-    """Since when no verifier may have it; None: one may, if it has room."""
+    """Since when there has been no verifier that it may be placed on; None: there is one, full or not."""

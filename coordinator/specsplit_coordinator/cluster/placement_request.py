@@ -1,0 +1,59 @@
+"""What a session asks of the verifier that it is to be placed on: room in its context and KV pool. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from specsplit.prefix import first_marks
+
+EXPECTED_NEW_TOKENS = 256
+"""New tokens that pages are set aside for when a session is placed, at most: it takes pages as it goes on, and may end long before its
+max_tokens."""
+
+
+class PlacementRequest:
+    """The text of a session so far, how much may follow, and which verifiers have failed on it."""
+
+    def __init__(
+        self,
+        tokens: Sequence[int] = (),
+        max_new_tokens: int | None = None,
+        num_draft_tokens: int | None = None,
+        failed_on: Collection[str] = (),
+    ) -> None:
+        """`max_new_tokens`: None if it is not known. `num_draft_tokens`: its tokens in one step at most; None if its request does not say.
+
+        `failed_on`: verifiers, by member id, whose targets have failed on this session.
+        """
+        self._tokens = tokens
+        self._max_new_tokens = max_new_tokens
+        self.num_draft_tokens = num_draft_tokens
+        self.failed_on = failed_on
+        self._marks: dict[int, tuple[int, ...]] = {}
+        """Marks of the text's first pages, by page size."""
+
+    def pages(self, page_size: int) -> int:
+        """KV pages that should be free for it when it is placed."""
+        new = EXPECTED_NEW_TOKENS if self._max_new_tokens is None else min(self._max_new_tokens, EXPECTED_NEW_TOKENS)
+        return -(-(len(self._tokens) + new) // page_size)
+
+    @property
+    def open_ended(self) -> bool:
+        """True if it is not known how many tokens may follow."""
+        return self._max_new_tokens is None
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that its text may grow to, as far as that is known."""
+        return len(self._tokens) + (self._max_new_tokens or 1)
+
+    def max_pages(self, page_size: int, default_draft_tokens: int) -> int:
+        """KV pages that it may grow to, as far as that is known. `default_draft_tokens` counts if the request gives no number."""
+        in_step = default_draft_tokens if self.num_draft_tokens is None else self.num_draft_tokens
+        return -(-(self.max_length + in_step) // page_size)
+
+    def marks(self, page_size: int) -> tuple[int, ...]:
+        """The marks of the first pages of its text; see `specsplit.prefix`."""
+        if page_size not in self._marks:
+            self._marks[page_size] = first_marks(self._tokens, page_size)
+        return self._marks[page_size]
