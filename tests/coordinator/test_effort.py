@@ -16,7 +16,7 @@ from specsplit.requests import GenerateEvent
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, SpeculationStatistics, TraceScope
-from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.edge.telemetry import tell
 from specsplit_coordinator.members.member_state import MemberState
@@ -60,7 +60,7 @@ class Crowd:
         self.admission = Admission(self._registry, size, 1.0, quotas=quotas)
         log = RequestLog(clock, Tracing("coordinator", TraceScope()))
         tell(log, CoordinatorMetrics(on=True))
-        placement = DrafterPlacement(Balance(self._registry, clock))
+        placement = DrafterPlacement(DrafterScorer(self._registry, clock))
         self._generator = Generator(
             TOKENIZER,
             ClusterAccess(self._registry, self.admission, Steady(), placement, VOCABULARY),

@@ -11,7 +11,7 @@ from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Heartbeat, Register
 from specsplit.prefix import first_marks
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Plan, SpeculationReport, Vocabulary
-from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.placement import (
     better_verifier,
     choose_drafter,
@@ -52,11 +52,11 @@ NGRAM, STANDALONE, EAGLE3 = DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKi
 
 def chosen(drafters: list[MemberState], wish: str | None = None, cooling_down: tuple[str, ...] = ()) -> str | None:
     clock = ManualClock()
-    balance = Balance(Registry(TARGET, clock, 1.0), clock)
+    scorer = DrafterScorer(Registry(TARGET, clock, 1.0), clock)
     asking = verifier("v")
 
     def score(drafter: MemberState) -> float:
-        return balance.score(asking, drafter, more=1, sampled=False)
+        return scorer.score(asking, drafter, more=1, sampled=False)
 
     member = choose_drafter(drafters, wish, TARGET, cooling_down, score)
     return None if member is None else member.member_id

@@ -11,7 +11,7 @@ from specsplit.errors import Incompatible, InvalidRequest, Unavailable
 from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import GroupRank, Heartbeat, Register, WaveReport
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
-from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.rosters import Rosters
 from specsplit_coordinator.members.group import FIRST_PATIENCE, Group
 from specsplit_coordinator.members.groups import PATIENCE
@@ -141,7 +141,7 @@ def test_a_roster_holds_the_fitting_drafters_best_kind_first(registry: Registry)
     registry.register(drafter("s", DrafterKind.STANDALONE, HERE))
     registry.register(drafter("alien", DrafterKind.STANDALONE, Vocabulary(51)))
     registry.drain(registry.register(drafter("leaving")))
-    assert Rosters(registry, Balance(registry, ManualClock())).of(member).drafters == (
+    assert Rosters(registry, DrafterScorer(registry, ManualClock())).compute(member).drafters == (
         Endpoint("s", "s:1"),
         Endpoint("n", "n:1"),
     )
@@ -154,7 +154,7 @@ def test_a_roster_orders_every_kind_and_says_what_each_needs(registry: Registry)
     for kind in DrafterKind:
         info = DrafterInfo(kind, "", None, 512, need if kind.is_head else FeatureNeed())
         registry.register(Register(kind.value, "d:1", info, 2))
-    drafters = Rosters(registry, Balance(registry, ManualClock())).of(member).drafters
+    drafters = Rosters(registry, DrafterScorer(registry, ManualClock())).compute(member).drafters
     assert [each.member_id for each in drafters] == [kind.value for kind in KIND_ORDER]
     assert [each.features for each in drafters] == [need, need, need, FeatureNeed(), FeatureNeed()]
 

@@ -16,7 +16,7 @@ from specsplit.observe import TraceContext, Tracing
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import Load, ModelInfo, SpeculationStatistics, TraceScope
-from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
@@ -55,7 +55,7 @@ def a_coordinator() -> tuple[Generator, Registry, Admission]:
     clock = SystemClock()
     registry = Registry(VOCABULARY, clock, 9.0)
     admission, log = Admission(registry, 9, 1.0), RequestLog(clock, Tracing("coordinator", TraceScope()))
-    draws, placement = Draws(lambda: 1, lambda: "drawn"), DrafterPlacement(Balance(registry, clock))
+    draws, placement = Draws(lambda: 1, lambda: "drawn"), DrafterPlacement(DrafterScorer(registry, clock))
     cluster = ClusterAccess(registry, admission, Preempting(), placement, VOCABULARY)
     generator = Generator(TOKENIZER, cluster, draws, log, Caps(), Quotas(Quota(), clock, 1.0))
     return generator, registry, admission

@@ -21,7 +21,7 @@ from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import Adaptive, TraceScope, Usage
-from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
@@ -131,7 +131,7 @@ def around(decoder: Decoder, registry: Registry, tokenizer: Tokenizer) -> World:
     clock = SystemClock()
     log = RequestLog(clock, Tracing("coordinator", TraceScope()))
     draws = Draws(lambda: 1, lambda: "drawn")
-    placement = DrafterPlacement(Balance(registry, clock))
+    placement = DrafterPlacement(DrafterScorer(registry, clock))
     cluster = ClusterAccess(registry, Admission(registry, 9, 1.0), decoder, placement, tokenizer.vocabulary)
     generator = Generator(tokenizer, cluster, draws, log, Caps(), Quotas(Quota(), log.clock, 1.0))
     return World(generator, log)

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.values import DrafterInfo, DrafterKind, Vocabulary
-from specsplit_coordinator.cluster.balance import GUESS_STEPS, Balance
+from specsplit_coordinator.cluster.drafter_scorer import GUESS_STEPS, DrafterScorer
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.fit import fitting_info
 from specsplit_coordinator.members.member_state import KIND_ORDER, MemberState
@@ -198,8 +198,8 @@ def choose_drafter(
 class DrafterPlacement:
     """Chooses drafters for sessions by their scores; now and then it explores one that has been used little, so that none starves."""
 
-    def __init__(self, balance: Balance) -> None:
-        self._balance = balance
+    def __init__(self, scorer: DrafterScorer) -> None:
+        self._scorer = scorer
         self._placed = Counter[bool]()
         """Sessions placed so far, greedy and sampled ones apart."""
 
@@ -213,8 +213,8 @@ class DrafterPlacement:
         explores = self._placed[sampled] % EXPLORE_EVERY == 0
 
         def score(drafter: MemberState) -> float:
-            unseen = max(0.0, GUESS_STEPS - self._balance.seen(drafter, sampled=sampled)) if explores else 0.0
-            return unseen * _FAR + self._balance.score(verifier, drafter, more=1, sampled=sampled)
+            unseen = max(0.0, GUESS_STEPS - self._scorer.seen(drafter, sampled=sampled)) if explores else 0.0
+            return unseen * _FAR + self._scorer.score(verifier, drafter, more=1, sampled=sampled)
 
         return choose_drafter(registry.drafters, wish, target, tuple(verifier.cooling_down), score)
 

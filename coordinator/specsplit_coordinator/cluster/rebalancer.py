@@ -12,7 +12,7 @@ from typing import NamedTuple
 from specsplit.clock import Clock
 from specsplit.membership import HandOver
 from specsplit.observe import fields
-from specsplit_coordinator.cluster.balance import TEXTS, Balance
+from specsplit_coordinator.cluster.drafter_scorer import TEXTS, DrafterScorer
 from specsplit_coordinator.cluster.lease import Lease, Leases
 from specsplit_coordinator.members.member_state import MemberState, endpoint_of, kind_of
 from specsplit_coordinator.members.registry import Registry
@@ -69,9 +69,9 @@ class _Moved(NamedTuple):
 class Rebalancer:
     """Looks at how sessions are spread over drafters. A session whose caller asked for a kind of drafter keeps it."""
 
-    def __init__(self, registry: Registry, balance: Balance, leases: Leases, clock: Clock) -> None:
+    def __init__(self, registry: Registry, scorer: DrafterScorer, leases: Leases, clock: Clock) -> None:
         self._registry = registry
-        self._balance = balance
+        self._scorer = scorer
         self._leases = leases
         self._clock = clock
         self._due = 0.0
@@ -111,17 +111,17 @@ class Rebalancer:
 
     def _gains(self, verifier: MemberState, sampled: bool) -> Iterator[tuple[float, _Move]]:
         """What a session would gain by going from one drafter to another, as a multiple of what it has to gain."""
-        told = self._balance.reports_on(verifier)
+        told = self._scorer.reports_on(verifier)
         if not told:
             return
         usable = [
             drafter for drafter in self._registry.usable_drafters if drafter.member_id not in verifier.cooling_down
         ]
-        score = partial(self._balance.score, verifier, sampled=sampled)
+        score = partial(self._scorer.score, verifier, sampled=sampled)
         there = [(drafter, score(drafter, more=1)) for drafter in usable if drafter.has_free_place]
         for source in usable:
             here = score(source)
-            if here > 0 and self._balance.report(verifier, source, sampled=sampled).sessions:  # 0: by rounding
+            if here > 0 and self._scorer.report(verifier, source, sampled=sampled).sessions:  # 0: by rounding
                 for target, gained in there:
                     move = _Move(verifier, source, target, sampled)
                     if self._is_open(move):
@@ -138,7 +138,7 @@ class Rebalancer:
     def _counts(self, move: _Move) -> tuple[int, int]:
         """How many sessions may go, and how many such sessions the other drafter has."""
         pair = move.source, move.target
-        here, there = (self._balance.report(move.verifier, drafter, sampled=move.sampled) for drafter in pair)
+        here, there = (self._scorer.report(move.verifier, drafter, sampled=move.sampled) for drafter in pair)
         return here.movable if move.other_kind else here.sessions, there.sessions
 
     def _hand_over(self, move: _Move) -> None:

@@ -1,4 +1,4 @@
-"""The drafters that each verifier may use, best first, as its directives have them."""
+"""The roster of each verifier: the drafters that it may use, best first."""
 
 from __future__ import annotations
 
@@ -7,126 +7,129 @@ from functools import partial
 from typing import NamedTuple
 
 from specsplit.membership import Roster
-from specsplit_coordinator.cluster.balance import TEXTS, Balance
+from specsplit_coordinator.cluster.drafter_scorer import TEXTS, DrafterScorer
 from specsplit_coordinator.members.member_state import KIND_ORDER, MemberState, endpoint_of, kind_of
 from specsplit_coordinator.members.registry import Registry
 
 MARGIN = 0.1
-"""Two drafters change places only if that gains more than this share of the score."""
+"""Two drafters in a roster swap only if the better score is higher by more than this share."""
 
 
-class _Drawn(NamedTuple):
-    """A roster, and what it was drawn by: the drafters by name, an edition of what is known of them, and the verifier's step time."""
+class _Ranking(NamedTuple):
+    """A roster, and what it was computed from: the drafters by name, the version of their scores, and the step time of the verifier."""
 
     roster: Roster
     order: tuple[str, ...]
     drafters: Mapping[str, MemberState]
-    edition: int
+    version: int
     step_ms: float
 
 
 class Rosters:
-    """Orders drafters by score, for such text as the verifier has written lately, and remembers the order, so that what is about equal does
-    not change places all the time. A roster is drawn again only if something has changed by which it was drawn.
+    """Orders drafters by score, for such text as the verifier has written lately. The order is remembered, so that drafters with about the
+    same score do not swap all the time. A roster is computed again only if something that it depends on has changed.
     """
 
-    def __init__(self, registry: Registry, balance: Balance) -> None:
+    def __init__(self, registry: Registry, scorer: DrafterScorer) -> None:
         self._registry = registry
-        self._balance = balance
-        self._edition = 0
+        self._scorer = scorer
+        self._version = 0
+        """Counts the changes of what all rosters depend on."""
         self._seen = (-1, -1)
-        """Changes of the registry, and edition of the balance, that this edition knows."""
+        """The changes of the registry, and the version of the scorer, that this version is of."""
         self._usable: Mapping[str, MemberState] = {}
-        """The drafters that may be used, in order of kind, then of joining."""
-        self._standing = set[MemberState]()
-        """The drafters that stand in any roster."""
-        self._untried: dict[tuple[object, ...], Mapping[str, float]] = {}
-        """The scores of this edition for verifiers that report of no drafter, by step time and kinds of text."""
+        """The drafters that may be used, by member id, in order of kind, then of joining."""
+        self._listed = set[MemberState]()
+        """The drafters that are in any roster."""
+        self._unreported: dict[tuple[object, ...], Mapping[str, float]] = {}
+        """Scores of this version for verifiers that have reported nothing of drafters, by step time and mix of text."""
         self._rosters: dict[tuple[str, ...], Roster] = {}
-        """The rosters of this edition, by order: many verifiers have the same."""
-        self._drawn: dict[str, _Drawn] = {}
-        """The last roster of every verifier."""
+        """Rosters of this version, by the order of their drafters: many verifiers have the same."""
+        self._rankings: dict[str, _Ranking] = {}
+        """The latest ranking of every verifier, by member id."""
         self._subscribers: dict[MemberState, Callable[[], None]] = {}
         registry.on_gone.append(self._forget)
 
     def _forget(self, gone: MemberState) -> None:
-        self._drawn.pop(gone.member_id, None)
+        self._rankings.pop(gone.member_id, None)
 
     def subscribe(self, verifier: MemberState, callback: Callable[[], None]) -> Callable[[], object]:
         """Call `callback` whenever there is news for the verifier, until the function that is returned is called."""
         self._subscribers[verifier] = callback
         return partial(self._subscribers.pop, verifier, None)
 
-    def draw(self) -> Iterator[None]:
-        """Draw again what may have changed, one verifier with every step.
+    def update(self) -> Iterator[None]:
+        """Compute every roster that may have changed; yield after each verifier.
 
         Subscribers of a roster that has changed are called, and those of a verifier that is to hand a session over.
         """
-        self.strike()
+        self.remove_gone()
         for verifier in self._registry.verifiers:
-            if not verifier.absent:  # it may have gone since the first step
-                self._draw(verifier)
+            if not verifier.absent:  # it may have gone since the update began
+                self._update(verifier)
             yield
 
-    def _draw(self, verifier: MemberState) -> None:
-        before = self._drawn.get(verifier.member_id)
-        if before is None or self.of(verifier) != before.roster or verifier.hand_overs:
-            self._tell(verifier)
+    def _update(self, verifier: MemberState) -> None:
+        before = self._rankings.get(verifier.member_id)
+        if before is None or self.compute(verifier) != before.roster or verifier.hand_overs:
+            self._notify(verifier)
 
-    def strike(self) -> None:
-        """Take the drafters that may no longer be used out of every roster, and call the subscribers of those rosters.
+    def remove_gone(self) -> None:
+        """Remove drafters that may no longer be used from every roster, and call the subscribers of rosters that had them.
 
-        Nothing is scored for that: what the others are worth has not changed.
+        Nothing is scored for that: the scores of the other drafters have not changed.
         """
         usable = {*self._registry.usable_drafters}
-        if self._standing <= usable:
+        if self._listed <= usable:
             return
-        self._standing &= usable
+        self._listed &= usable
         self._usable = {name: drafter for name, drafter in self._usable.items() if drafter in usable}
-        self._untried.clear()
+        self._unreported.clear()
         self._rosters.clear()
         for verifier in self._registry.known_verifiers:
-            if (drawn := self._drawn.get(verifier.member_id)) is not None:
-                self._strike(verifier, drawn, usable)
+            if (ranking := self._rankings.get(verifier.member_id)) is not None:
+                self._remove(verifier, ranking, usable)
 
-    def _strike(self, verifier: MemberState, drawn: _Drawn, usable: Collection[MemberState]) -> None:
-        order = tuple(name for name in drawn.order if drawn.drafters[name] in usable)
-        if len(order) < len(drawn.order):
-            self._drawn[verifier.member_id] = drawn._replace(roster=self._roster(order, drawn.drafters), order=order)
-            self._tell(verifier)
+    def _remove(self, verifier: MemberState, ranking: _Ranking, usable: Collection[MemberState]) -> None:
+        order = tuple(name for name in ranking.order if ranking.drafters[name] in usable)
+        if len(order) < len(ranking.order):
+            self._rankings[verifier.member_id] = ranking._replace(
+                roster=self._roster(order, ranking.drafters), order=order
+            )
+            self._notify(verifier)
 
-    def _tell(self, verifier: MemberState) -> None:
+    def _notify(self, verifier: MemberState) -> None:
         if (callback := self._subscribers.get(verifier)) is not None:
             callback()
 
-    def told(self, verifier: MemberState) -> Roster:
-        """The roster that was drawn last for `verifier`; drawn now for one that has none yet."""
-        drawn = self._drawn.get(verifier.member_id)
-        return self.of(verifier) if drawn is None else drawn.roster
+    def latest(self, verifier: MemberState) -> Roster:
+        """The roster that was computed last for `verifier`; if it has none yet, it is computed now."""
+        ranking = self._rankings.get(verifier.member_id)
+        return self.compute(verifier) if ranking is None else ranking.roster
 
-    def of(self, verifier: MemberState) -> Roster:
-        """The drafters that `verifier` may use now, best first; what is equal stands in order of kind, then of joining."""
-        self._look()
-        drawn, step_ms = self._drawn.get(verifier.member_id), verifier.load.step_ms
-        if drawn is None or (drawn.edition, drawn.step_ms) != (self._edition, step_ms):
-            order = tuple(reordered(drawn.order if drawn else (), self._scores(verifier), MARGIN))
-            drawn = self._drawn[verifier.member_id] = _Drawn(
-                self._roster(order, self._usable), order, self._usable, self._edition, step_ms
+    def compute(self, verifier: MemberState) -> Roster:
+        """Order the drafters that `verifier` may use now by score; equal ones are in order of kind, then of joining."""
+        self._refresh()
+        ranking, step_ms = self._rankings.get(verifier.member_id), verifier.load.step_ms
+        if ranking is None or (ranking.version, ranking.step_ms) != (self._version, step_ms):
+            order = tuple(reordered(ranking.order if ranking else (), self._scores(verifier), MARGIN))
+            ranking = self._rankings[verifier.member_id] = _Ranking(
+                self._roster(order, self._usable), order, self._usable, self._version, step_ms
             )
-        return drawn.roster
+        return ranking.roster
 
-    def _look(self) -> None:
-        """Begin an edition if drafters have come or gone, or there are new sums."""
-        self._balance.pool()
-        seen = self._registry.changes, self._balance.edition
+    def _refresh(self) -> None:
+        """Count a version if drafters have come or gone, or scores have changed."""
+        self._scorer.refresh()
+        seen = self._registry.changes, self._scorer.version
         if seen == self._seen:
             return
         usable = sorted(self._registry.usable_drafters, key=lambda drafter: KIND_ORDER.index(kind_of(drafter)))
         if seen[1] != self._seen[1] or usable != [*self._usable.values()]:
             self._usable = {drafter.member_id: drafter for drafter in usable}
-            self._standing.update(usable)
-            self._edition += 1
-            self._untried.clear()
+            self._listed.update(usable)
+            self._version += 1
+            self._unreported.clear()
             self._rosters.clear()
         self._seen = seen
 
@@ -137,15 +140,15 @@ class Rosters:
 
     def _scores(self, verifier: MemberState) -> Mapping[str, float]:
         mix = _mix(verifier)
-        if self._balance.reports_on(verifier):
+        if self._scorer.reports_on(verifier):
             return self._scored(verifier, mix)
         key = verifier.load.step_ms, *mix.items()
-        if key not in self._untried:
-            self._untried[key] = self._scored(verifier, mix)
-        return self._untried[key]
+        if key not in self._unreported:
+            self._unreported[key] = self._scored(verifier, mix)
+        return self._unreported[key]
 
     def _scored(self, verifier: MemberState, mix: Mapping[bool, float]) -> Mapping[str, float]:
-        score = self._balance.score
+        score = self._scorer.score
         return {
             name: sum(share * score(verifier, drafter, sampled=sampled) for sampled, share in mix.items())
             for name, drafter in self._usable.items()
@@ -153,14 +156,14 @@ class Rosters:
 
 
 def _mix(verifier: MemberState) -> Mapping[bool, float]:
-    """Which shares of the verifier's steps lately were greedy and sampled; greedy, if it has said nothing."""
-    told = () if verifier.speculation is None else verifier.speculation.drafters
-    steps = {text: sum(each.steps for each in told if each.sampled is text) for text in TEXTS}
+    """The shares of greedy and of sampled steps among the verifier's latest; all greedy if it has reported none."""
+    reports = () if verifier.speculation is None else verifier.speculation.drafters
+    steps = {text: sum(each.steps for each in reports if each.sampled is text) for text in TEXTS}
     return {text: count / sum(steps.values()) for text, count in steps.items() if count} or {False: 1.0}
 
 
 def reordered(before: Sequence[str], scores: Mapping[str, float], margin: float) -> Sequence[str]:
-    """The names in `scores`, best first; two that were there before change places only if that gains more than `margin` of the score."""
+    """Order the names in `scores`, best first; two that are in `before` swap only if the better score is higher by more than `margin`."""
     order, known = [name for name in before if name in scores], frozenset(before)
     if not order:
         return sorted(scores, key=lambda name: -scores[name])

@@ -17,10 +17,10 @@ from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, Phase, Server, S
 from specsplit.settings import CoordinatorSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
-from specsplit_coordinator.cluster.balance import Balance
-from specsplit_coordinator.cluster.drawing import Drawing
+from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.cluster.rebalancer import Rebalancer
+from specsplit_coordinator.cluster.roster_updater import RosterUpdater
 from specsplit_coordinator.cluster.rosters import Rosters
 from specsplit_coordinator.edge.servicers import ClusterServicer, CoordinatorServicer
 from specsplit_coordinator.edge.telemetry import tell
@@ -34,10 +34,10 @@ from specsplit_coordinator.page.watching import watch
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps, tell_small_queue
 from specsplit_coordinator.requests.generation import Draws, Generator
+from specsplit_coordinator.requests.maintenance import Maintenance
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess
-from specsplit_coordinator.requests.sweeper import Sweeper
 
 _SEED_BITS = 53
 """Drawn seeds fit a JSON number, so that every reader can give them back unchanged."""
@@ -68,18 +68,18 @@ class Coordinator:
         """Never set: nothing of it runs on a thread that could die."""
         self._open = AsyncExitStack()
         """What has to be closed at the end."""
-        client, balance = VerifierClient(settings, server.tracing), Balance(self.registry, clock)
+        client, scorer = VerifierClient(settings, server.tracing), DrafterScorer(self.registry, clock)
         self._open.push_async_callback(client.close)
-        cluster = ClusterAccess(self.registry, self.admission, client, DrafterPlacement(balance), tokenizer.vocabulary)
+        cluster = ClusterAccess(self.registry, self.admission, client, DrafterPlacement(scorer), tokenizer.vocabulary)
         generator = Generator(tokenizer, cluster, draws or _DRAWS, self.requests, Caps.of(settings), quotas)
         self._open.callback(generator.close)
         self._programs = self._for_programs(settings, generator)
-        self._members = self._for_members(settings, balance)
+        self._members = self._for_members(settings, scorer)
         snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
         self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, client, self.requests))
-        rebalancer = Rebalancer(self.registry, balance, self.admission.leases, clock)
-        sweeper = Sweeper(self.registry, self.admission, rebalancer)
-        self.service = Service(settings, server, self.metrics, partial(self._load, sweeper))
+        rebalancer = Rebalancer(self.registry, scorer, self.admission.leases, clock)
+        maintenance = Maintenance(self.registry, self.admission, rebalancer)
+        self.service = Service(settings, server, self.metrics, partial(self._load, maintenance))
         self._wire()
 
     def _for_programs(self, settings: CoordinatorSettings, generator: Generator) -> CoordinatorServicer:
@@ -92,9 +92,9 @@ class Coordinator:
             unread_s=settings.unread_s,
         )
 
-    def _for_members(self, settings: CoordinatorSettings, balance: Balance) -> ClusterServicer:
-        rosters = Rosters(self.registry, balance)
-        self._drawing = Drawing(self.registry, rosters)
+    def _for_members(self, settings: CoordinatorSettings, scorer: DrafterScorer) -> ClusterServicer:
+        rosters = Rosters(self.registry, scorer)
+        self._roster_updater = RosterUpdater(self.registry, rosters)
         reachable = partial(check_reachable, "register.address", settings=settings)
         return ClusterServicer(self.registry, rosters, self.orders, settings.heartbeat_ms, reachable)
 
@@ -110,10 +110,10 @@ class Coordinator:
             coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self._programs, port)
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, server.members)
 
-    async def _load(self, sweeper: Sweeper) -> Coordinator:
+    async def _load(self, maintenance: Maintenance) -> Coordinator:
         await self.page.start()
         self._open.push_async_callback(self.page.stop)
-        for task in (sweeper.run(), self._drawing.run()):
+        for task in (maintenance.run(), self._roster_updater.run()):
             self._open.callback(asyncio.create_task(task).cancel)
         freeze_heap()
         return self

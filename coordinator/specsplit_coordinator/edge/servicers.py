@@ -21,9 +21,9 @@ from specsplit.values import ModelInfo
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
 from specsplit.wire.limits import MAX_MEMBERS
-from specsplit_coordinator.cluster.membership import LEAVING, Membership, registration
+from specsplit_coordinator.cluster.join_stream import LEAVING, JoinStream, registration
 from specsplit_coordinator.cluster.rosters import Rosters
-from specsplit_coordinator.edge.outflow import Outflow
+from specsplit_coordinator.edge.response_buffer import ResponseBuffer
 from specsplit_coordinator.members.fit import check_known
 from specsplit_coordinator.members.order_log import log_change
 from specsplit_coordinator.members.orders import Orders
@@ -54,7 +54,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self._orders = orders
         self._max_unread_bytes = max_unread_bytes
         self._unread_s = unread_s
-        self._unread: set[Outflow] = set()
+        self._unread: set[ResponseBuffer] = set()
         self._read = asyncio.Event()
         self._read.set()
 
@@ -67,20 +67,20 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> AsyncGenerator[wire.GenerateEventMessage, None]:
         """Stream the deltas of every choice, and then its end."""
         events = self._generator.generate(self._asked(request), context.time_remaining, caller().name)
-        outflow = Outflow(events, self._max_unread_bytes, self._unread_s, _cutting(asyncio.current_task()))
-        self._unread.add(outflow)
+        response = ResponseBuffer(events, self._max_unread_bytes, self._unread_s, _cutting(asyncio.current_task()))
+        self._unread.add(response)
         self._read.clear()
-        _at_end(context, partial(self._close, outflow))
+        _at_end(context, partial(self._close, response))
         try:
-            async with contextlib.aclosing(outflow.read()) as messages:
+            async with contextlib.aclosing(response.read()) as messages:
                 async for message in messages:
                     yield message
         finally:
-            self._close(outflow)
+            self._close(response)
 
-    def _close(self, outflow: Outflow) -> None:
-        outflow.close()
-        self._unread.discard(outflow)
+    def _close(self, response: ResponseBuffer) -> None:
+        response.close()
+        self._unread.discard(response)
         if not self._unread:
             self._read.set()
 
@@ -160,14 +160,14 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         self._rosters = rosters
         self._orders = orders
         self._heartbeat_ms = heartbeat_ms
-        self._memberships: set[Membership] = set()
+        self._streams: set[JoinStream] = set()
         self._leaving = False
 
     def dismiss(self) -> None:
         """The coordinator leaves: end every stream with a word, so that stopping the server cuts none off, and take no more."""
         self._leaving = True
-        for membership in self._memberships:
-            membership.dismiss()
+        for stream in self._streams:
+            stream.dismiss()
 
     async def Join(  # noqa: N802
         self, request_iterator: AsyncIterator[cluster_wire.ReportMessage], context: Context
@@ -181,20 +181,20 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 "a verifier cannot be told to use the controller in force, and keeps its own",
                 extra=fields(member_id=member.member_id, adaptive=self._orders.control.wanted),
             )
-        membership = Membership(self._registry, self._rosters, self._orders, member, reports)
-        self._memberships.add(membership)
-        _at_end(context, partial(self._close, membership))
+        stream = JoinStream(self._registry, self._rosters, self._orders, member, reports)
+        self._streams.add(stream)
+        _at_end(context, partial(self._close, stream))
         try:
             yield cluster_wire.directive_to_wire(Registered(self._heartbeat_ms))
-            async for directive in membership.directives():
+            async for directive in stream.directives():
                 yield cluster_wire.directive_to_wire(directive)
         finally:
-            self._close(membership)
+            self._close(stream)
 
     def _admitted(self, who: Register) -> Register:
         if self._leaving:
             raise Unavailable(LEAVING)
-        if len(self._memberships) >= MAX_MEMBERS:
+        if len(self._streams) >= MAX_MEMBERS:
             raise Exhausted(
                 f"the cluster has {MAX_MEMBERS:,} members, as many as it can have; stop one before another joins"
             )
@@ -202,9 +202,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             self._check_verifier(who.address)
         return who
 
-    def _close(self, membership: Membership) -> None:
-        self._memberships.discard(membership)
-        membership.close("its stream ended")
+    def _close(self, stream: JoinStream) -> None:
+        self._streams.discard(stream)
+        stream.close("its stream ended")
 
 
 async def _reports(messages: AsyncIterator[cluster_wire.ReportMessage]) -> AsyncGenerator[Report, None]:

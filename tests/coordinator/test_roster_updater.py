@@ -7,8 +7,8 @@ import asyncio
 from specsplit.clock import ManualClock
 from specsplit.membership import Register
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Vocabulary
-from specsplit_coordinator.cluster.balance import Balance
-from specsplit_coordinator.cluster.drawing import Drawing
+from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
+from specsplit_coordinator.cluster.roster_updater import RosterUpdater
 from specsplit_coordinator.cluster.rosters import Rosters
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
@@ -17,7 +17,7 @@ HERE = Vocabulary(50, "aa")
 SCORE_S = 100.0
 
 
-class SlowBalance(Balance):
+class SlowScorer(DrafterScorer):
     """Needs minutes of the clock for a score, so that whoever draws rests for an hour."""
 
     def __init__(self, registry: Registry, clock: ManualClock) -> None:
@@ -34,20 +34,20 @@ async def test_a_loss_is_told_while_whoever_draws_rests_and_a_drafter_that_comes
     registry = Registry(HERE, clock, lost_after_s=1e9)
     join, drafter = registry.register, DrafterInfo(DrafterKind.STANDALONE, "", HERE, 512)
     members = [join(Register(f"d{number}", "d:1", drafter, 1)) for number in range(3)]
-    rosters = Rosters(registry, SlowBalance(registry, clock))
+    rosters = Rosters(registry, SlowScorer(registry, clock))
     verifier, told = join(Register("v", "v:1", ModelInfo("toy", HERE, 512), 1)), asyncio.Event()
-    assert len(rosters.told(verifier).drafters) == 3
+    assert len(rosters.latest(verifier).drafters) == 3
     rosters.subscribe(verifier, told.set)
-    task = asyncio.create_task(Drawing(registry, rosters).run())
+    task = asyncio.create_task(RosterUpdater(registry, rosters).run())
     try:
         async with asyncio.timeout(30):
             join(Register("d3", "d:1", drafter, 1))
             await told.wait()
-            assert len(rosters.told(verifier).drafters) == 4, "drawn, and now it rests"
+            assert len(rosters.latest(verifier).drafters) == 4, "drawn, and now it rests"
             told.clear()
             join(Register("d9", "d:9", drafter, 1))
             registry.remove(members[1], "gone")
             await told.wait()
-        assert [each.member_id for each in rosters.told(verifier).drafters] == ["d0", "d2", "d3"]
+        assert [each.member_id for each in rosters.latest(verifier).drafters] == ["d0", "d2", "d3"]
     finally:
         task.cancel()

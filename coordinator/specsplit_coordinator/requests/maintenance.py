@@ -1,5 +1,5 @@
-"""Looks, several times within the time that a member may be silent, for silent members, for verifiers that have cooled down, and for
-sessions that another drafter would serve better.
+"""Periodic work: removes silent members, gives waiting sessions places on verifiers that have cooled down, and rebalances sessions over
+drafters.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from specsplit_coordinator.requests.admission import Admission
 
 _log = logging.getLogger(__name__)
 
-SWEEPS = 5
-"""Within the time that a member may be silent."""
+ROUNDS = 5
+"""Rounds within the time that a member may be silent."""
 
 
-class Sweeper:
-    """Does what is to be done now and then."""
+class Maintenance:
+    """Runs the periodic work on the event loop."""
 
     def __init__(self, registry: Registry, admission: Admission, rebalancer: Rebalancer) -> None:
         self._registry = registry
@@ -27,17 +27,17 @@ class Sweeper:
         self._rebalancer = rebalancer
 
     async def run(self) -> None:
-        """Sweep until cancelled. A loop that stood still is no member's silence, so the time by which a sweep is late is not counted."""
+        """Work until cancelled. The time by which a round is late does not count as silence of members: the loop could not hear them."""
         clock = self._registry.clock
         while True:
-            due = clock.now() + self._registry.lost_after_s / SWEEPS
+            due = clock.now() + self._registry.lost_after_s / ROUNDS
             await asyncio.sleep(due - clock.now())
             try:
-                self._sweep(max(0.0, clock.now() - due))
-            except Exception:  # noqa: BLE001 (the edge of a task: without its sweeper a coordinator would never notice a lost member again)
+                self._round(max(0.0, clock.now() - due))
+            except Exception:  # noqa: BLE001 (the edge of a task: without this task a coordinator would never notice a lost member again)
                 _log.exception("a sweep failed; the next one comes as usual")
 
-    def _sweep(self, late_s: float) -> None:
+    def _round(self, late_s: float) -> None:
         for member in self._registry.sweep(late_s):
             _log.warning("member lost", extra=fields(member_id=member.member_id, why=member.lost_because))
         self._admission.serve_waiting()

@@ -9,11 +9,11 @@ import pytest
 from specsplit.clock import SystemClock
 from specsplit.membership import Register
 from specsplit.values import DrafterInfo, DrafterKind, Vocabulary
-from specsplit_coordinator.cluster.balance import Balance
+from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.rebalancer import Rebalancer
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission
-from specsplit_coordinator.requests.sweeper import Sweeper
+from specsplit_coordinator.requests.maintenance import Maintenance
 
 LOST_AFTER_S = 0.01
 
@@ -37,8 +37,8 @@ async def test_a_look_that_fails_is_logged_and_the_next_one_finds_the_silent_mem
     clock = SystemClock()
     registry = Registry(Vocabulary(50), clock, LOST_AFTER_S)
     admission = Admission(registry, 1, 1.0)
-    rebalancer = Stumbling(registry, Balance(registry, clock), admission.leases, clock)
-    task = asyncio.create_task(Sweeper(registry, admission, rebalancer).run())
+    rebalancer = Stumbling(registry, DrafterScorer(registry, clock), admission.leases, clock)
+    task = asyncio.create_task(Maintenance(registry, admission, rebalancer).run())
     try:
         async with asyncio.timeout(10):
             while rebalancer.looks <= rebalancer.failures:

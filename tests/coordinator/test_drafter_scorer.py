@@ -23,14 +23,14 @@ from specsplit.values import (
     SpeculationReport,
     Vocabulary,
 )
-from specsplit_coordinator.cluster.balance import (
+from specsplit_coordinator.cluster.drafter_scorer import (
     GUESS_STEPS,
     GUESSES,
     MOST_STEPS,
-    POOL_EVERY_S,
+    REFRESH_EVERY_S,
     REMEMBERED_STEPS,
-    Balance,
-    Brought,
+    DrafterScorer,
+    DrafterStats,
     score,
 )
 from specsplit_coordinator.cluster.placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPlacement
@@ -52,7 +52,7 @@ steps, accepted, seconds, shares = (
     st.floats(0, 1),
     st.floats(0, 1),
 )
-brought = st.builds(Brought, steps, accepted, seconds)
+brought = st.builds(DrafterStats, steps, accepted, seconds)
 
 
 class MemberStates:
@@ -61,9 +61,9 @@ class MemberStates:
     def __init__(self, *drafters: str, kind: DrafterKind = STANDALONE) -> None:
         self.clock = ManualClock()
         self.registry = Registry(HERE, self.clock, lost_after_s=1e9)
-        self.balance = Balance(self.registry, self.clock)
+        self.scorer = DrafterScorer(self.registry, self.clock)
         self.admission = Admission(self.registry, 100, 1.0)
-        self.rebalancer = Rebalancer(self.registry, self.balance, self.admission.leases, self.clock)
+        self.rebalancer = Rebalancer(self.registry, self.scorer, self.admission.leases, self.clock)
         self.verifier = self.registry.register(Register("v", "v:1", ModelInfo("toy", HERE, 512), 64))
         self.drafters = {name: self.join(name, kind) for name in drafters}
 
@@ -75,7 +75,7 @@ class MemberStates:
         self.registry.hear(self.verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
 
     def score(self, name: str, *, sampled: bool = False) -> float:
-        return self.balance.score(self.verifier, self.drafters[name], sampled=sampled)
+        return self.scorer.score(self.verifier, self.drafters[name], sampled=sampled)
 
     async def place(self, name: str, count: int) -> None:
         """Sessions that are drafted for by one drafter."""
@@ -100,7 +100,7 @@ class MemberStates:
 
 @given(brought, accepted, seconds, shares)
 def test_who_brings_more_or_holds_up_less_or_is_less_busy_never_scores_lower(
-    mine: Brought, more: float, longer_s: float, busier: float
+    mine: DrafterStats, more: float, longer_s: float, busier: float
 ) -> None:
     base = score(mine, STEP_S, 0.5)
     assert score(replace(mine, accepted=mine.accepted + more), STEP_S, 0.5) >= base
@@ -109,19 +109,19 @@ def test_who_brings_more_or_holds_up_less_or_is_less_busy_never_scores_lower(
 
 
 @given(brought, brought)
-def test_what_is_shrunk_lies_between_what_was_seen_and_the_guess(mine: Brought, guess: Brought) -> None:
+def test_what_is_shrunk_lies_between_what_was_seen_and_the_guess(mine: DrafterStats, guess: DrafterStats) -> None:
     shrunk = mine.shrunk(guess)
     for name in ("accepted", "held_s"):
         ends = sorted((getattr(mine, name), getattr(guess, name)))
         assert ends[0] - 1e-9 <= getattr(shrunk, name) <= ends[1] + 1e-9
-    assert Brought(0.0, 9.0).shrunk(guess).accepted == guess.accepted
+    assert DrafterStats(0.0, 9.0).shrunk(guess).accepted == guess.accepted
     half = replace(mine, steps=GUESS_STEPS).shrunk(guess)
     assert half.accepted == pytest.approx((mine.accepted + guess.accepted) / 2)
 
 
 @given(st.lists(st.builds(DrafterReport, st.just("d"), st.just(0), steps, accepted, seconds), max_size=5))
 def test_the_mean_over_verifiers_goes_by_their_steps(reports: list[DrafterReport]) -> None:
-    mean = Brought.of(reports)
+    mean = DrafterStats.of(reports)
     assert mean.steps == pytest.approx(sum(each.steps for each in reports))
     assert mean.steps * mean.accepted == pytest.approx(sum(each.steps * each.accepted for each in reports))
 
@@ -154,7 +154,7 @@ def test_what_another_verifier_says_counts_until_there_is_more_to_go_by() -> Non
     reports = (DrafterReport("a", 1, steps=500.0, accepted=0.2), DrafterReport("b", 1, steps=500.0, accepted=2.5))
     members.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=reports)))
     assert members.score("b") > members.score("a")
-    members.clock.advance(POOL_EVERY_S)
+    members.clock.advance(REFRESH_EVERY_S)
     members.hear(DrafterReport("a", 1, steps=5e3, accepted=2.5), DrafterReport("b", 1, steps=5e3, accepted=0.2))
     assert members.score("a") > members.score("b")
 
@@ -183,15 +183,15 @@ def test_of_one_report_no_more_than_so_many_steps_count() -> None:
         other = members.registry.register(Register(name, f"{name}:1", ModelInfo("toy", HERE, 512), 4))
         report = DrafterReport("d", 1, count, accepted)
         members.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=(report,))))
-    assert members.balance.seen(members.drafters["d"], sampled=False) == 2 * MOST_STEPS
+    assert members.scorer.seen(members.drafters["d"], sampled=False) == 2 * MOST_STEPS
     assert members.score("d") == pytest.approx(1 + 2.0 - 0.6 / 41 / 2 / 41), "both verifiers count alike: 2 of 1 and 3"
 
 
 @given(brought, brought)
 def test_what_was_known_fills_up_what_is_seen_to_as_many_steps_as_are_remembered(
-    mine: Brought, before: Brought
+    mine: DrafterStats, before: DrafterStats
 ) -> None:
-    both = mine.beside(before)
+    both = mine.filled_up(before)
     assert both.steps == pytest.approx(max(mine.steps, min(REMEMBERED_STEPS, before.steps)))
     if mine.steps >= min(REMEMBERED_STEPS, before.steps) or not both.steps:
         assert both == mine
@@ -206,7 +206,7 @@ def test_however_many_heartbeats_come_what_they_say_is_summed_up_once_in_so_long
     for i in range(9):
         members.hear(DrafterReport("d", 1, 1e3, accepted=float(i)))
         scores.append(members.score("d"))
-        members.clock.advance(POOL_EVERY_S / 4)
+        members.clock.advance(REFRESH_EVERY_S / 4)
     assert [scores.index(score) for score in scores] == [0, 0, 0, 0, 4, 4, 4, 4, 8]
 
 
@@ -216,7 +216,7 @@ def test_what_is_remembered_rests_on_no_more_steps_however_often_they_are_told()
         for _ in range(heartbeats):
             members.hear(DrafterReport("d", 1, steps=10.0, accepted=4.0))
             members.score("d")
-            members.clock.advance(POOL_EVERY_S)
+            members.clock.advance(REFRESH_EVERY_S)
         members.hear()  # from now on it is only remembered
         return members.score("d")
 
@@ -247,12 +247,12 @@ def test_what_is_about_equal_does_not_change_places(scores: dict[str, float]) ->
 
 def test_a_roster_follows_the_scores_and_not_every_little_change() -> None:
     members = MemberStates("a", "b")
-    rosters = Rosters(members.registry, members.balance)
+    rosters = Rosters(members.registry, members.scorer)
 
     def order(a: float, b: float) -> list[str]:
-        members.clock.advance(POOL_EVERY_S)
+        members.clock.advance(REFRESH_EVERY_S)
         members.hear(DrafterReport("a", 1, 1e5, a), DrafterReport("b", 1, 1e5, b))
-        return [each.member_id for each in rosters.of(members.verifier).drafters]
+        return [each.member_id for each in rosters.compute(members.verifier).drafters]
 
     assert order(2.0, 2.0) == ["a", "b"]
     assert order(2.0, 2.2) == ["a", "b"], "that is too little"
@@ -260,7 +260,7 @@ def test_a_roster_follows_the_scores_and_not_every_little_change() -> None:
     assert order(2.2, 2.2) == ["b", "a"]
 
 
-class CountingBalance(Balance):
+class CountingScorer(DrafterScorer):
     """Counts how often it is asked for a score."""
 
     asked = 0
@@ -278,35 +278,35 @@ class Crowd:
         join = self.members.registry.register
         others = [join(Register(f"v{number}", "v:1", ModelInfo("toy", HERE, 512), 64)) for number in range(7)]
         self.verifiers = [self.members.verifier, *others]
-        self.balance = CountingBalance(self.members.registry, self.members.clock)
-        self.rosters = Rosters(self.members.registry, self.balance)
+        self.scorer = CountingScorer(self.members.registry, self.members.clock)
+        self.rosters = Rosters(self.members.registry, self.scorer)
         self.told = Counter[str]()
         for verifier in self.verifiers:
-            self.rosters.of(verifier)
+            self.rosters.compute(verifier)
             self.rosters.subscribe(verifier, partial(self.told.update, [verifier.member_id]))
 
     def draw(self) -> None:
         """Draw all rosters."""
-        for _ in self.rosters.draw():
+        for _ in self.rosters.update():
             pass
 
     def names(self, verifier: MemberState) -> list[str]:
         """The drafters that a verifier is told of."""
-        return [each.member_id for each in self.rosters.told(verifier).drafters]
+        return [each.member_id for each in self.rosters.latest(verifier).drafters]
 
     def beat(self, *reports: DrafterReport) -> int:
         """A second passes, in which every verifier reports twice; how many scores that took."""
-        before, told = self.balance.asked, SpeculationReport("static", drafters=reports)
+        before, told = self.scorer.asked, SpeculationReport("static", drafters=reports)
         for verifier in self.verifiers * 2:
-            self.members.clock.advance(POOL_EVERY_S / 16)
+            self.members.clock.advance(REFRESH_EVERY_S / 16)
             self.members.registry.hear(verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
         self.draw()
-        return self.balance.asked - before
+        return self.scorer.asked - before
 
 
 def test_heartbeats_without_news_score_nobody_however_many_drafters_there_are() -> None:
     crowd = Crowd()
-    assert crowd.balance.asked == 40, "verifiers that have reported nothing score alike"
+    assert crowd.scorer.asked == 40, "verifiers that have reported nothing score alike"
     crowd.beat()
     assert sum(crowd.beat() for _ in range(20)) == 0
     assert not crowd.told
@@ -319,38 +319,38 @@ def test_heartbeats_with_news_score_every_pair_once_a_second_at_most() -> None:
         reports = DrafterReport("d7", 1, 200.0 * steps, 3.0), DrafterReport("d8", 1, 200.0 * steps, 0.0)
         assert crowd.beat(*reports) <= 8 * 40
     assert set(crowd.told) == {verifier.member_id for verifier in crowd.verifiers}
-    assert all(crowd.rosters.of(verifier).drafters[0].member_id == "d7" for verifier in crowd.verifiers)
+    assert all(crowd.rosters.compute(verifier).drafters[0].member_id == "d7" for verifier in crowd.verifiers)
 
 
 def test_drafters_that_come_together_are_told_once_and_one_that_goes_too() -> None:
     crowd = Crowd()
     crowd.beat()
-    before = crowd.balance.asked
+    before = crowd.scorer.asked
     new = [crowd.members.join(f"n{number}", NGRAM) for number in range(10)]
     crowd.draw()
     crowd.draw()
-    assert crowd.balance.asked - before == 50 and set(crowd.told.values()) == {1}
+    assert crowd.scorer.asked - before == 50 and set(crowd.told.values()) == {1}
     crowd.members.registry.remove(new[0], "gone")
     crowd.draw()
     assert set(crowd.told.values()) == {2}
-    drafters = crowd.rosters.of(crowd.verifiers[3]).drafters
+    drafters = crowd.rosters.compute(crowd.verifiers[3]).drafters
     assert [each.member_id for each in drafters[-9:]] == [f"n{number}" for number in range(1, 10)]
 
 
 def test_a_drafter_that_may_no_longer_be_used_is_struck_out_of_every_roster_and_nobody_is_scored_for_it() -> None:
     crowd = Crowd()
     crowd.beat(DrafterReport("d7", 1, 200.0, 3.0))
-    before, asked = {verifier: crowd.names(verifier) for verifier in crowd.verifiers}, crowd.balance.asked
+    before, asked = {verifier: crowd.names(verifier) for verifier in crowd.verifiers}, crowd.scorer.asked
     crowd.told.clear()
     crowd.members.registry.remove(crowd.members.drafters["d7"], "gone")
     crowd.members.registry.drain(crowd.members.drafters["d9"])
-    crowd.rosters.strike()
-    crowd.rosters.strike()
+    crowd.rosters.remove_gone()
+    crowd.rosters.remove_gone()
     assert set(crowd.told.values()) == {1} and len(crowd.told) == 8
     for verifier, names in before.items():
         assert crowd.names(verifier) == [name for name in names if name not in {"d7", "d9"}]
     crowd.draw()
-    assert crowd.balance.asked == asked and set(crowd.told.values()) == {1}, "what is drawn then is what is left"
+    assert crowd.scorer.asked == asked and set(crowd.told.values()) == {1}, "what is drawn then is what is left"
 
 
 def test_a_drafter_that_went_is_struck_although_others_have_come_and_one_of_them_has_its_name() -> None:
@@ -359,12 +359,12 @@ def test_a_drafter_that_went_is_struck_although_others_have_come_and_one_of_them
     registry.remove(crowd.members.drafters["d7"], "gone")
     registry.register(Register("d7", "elsewhere:1", DrafterInfo(STANDALONE, "", HERE, 512), PLACES))
     late = registry.register(Register("late", "v:1", ModelInfo("toy", HERE, 512), 64))
-    assert Endpoint("d7", "elsewhere:1") in crowd.rosters.told(late).drafters
-    crowd.rosters.strike()
-    assert Endpoint("d7", "elsewhere:1") in crowd.rosters.told(late).drafters
+    assert Endpoint("d7", "elsewhere:1") in crowd.rosters.latest(late).drafters
+    crowd.rosters.remove_gone()
+    assert Endpoint("d7", "elsewhere:1") in crowd.rosters.latest(late).drafters
     assert all("d7" not in crowd.names(verifier) for verifier in crowd.verifiers)
     crowd.draw()
-    assert all(Endpoint("d7", "elsewhere:1") in crowd.rosters.told(each).drafters for each in crowd.verifiers)
+    assert all(Endpoint("d7", "elsewhere:1") in crowd.rosters.latest(each).drafters for each in crowd.verifiers)
 
 
 @given(
@@ -372,7 +372,7 @@ def test_a_drafter_that_went_is_struck_although_others_have_come_and_one_of_them
 )
 def test_after_a_strike_nobody_is_told_of_a_drafter_that_may_not_be_used(changes: list[tuple[str, int]]) -> None:
     members = MemberStates()
-    rosters, steps, usable = Rosters(members.registry, members.balance), iter(()), set[Endpoint]()
+    rosters, steps, usable = Rosters(members.registry, members.scorer), iter(()), set[Endpoint]()
     for change, number in changes:
         drafter = next((member for member in members.registry.drafters if member.member_id == f"d{number}"), None)
         match change:
@@ -384,19 +384,19 @@ def test_after_a_strike_nobody_is_told_of_a_drafter_that_may_not_be_used(changes
                 members.registry.drain(drafter)
             case "late":
                 name = f"v{members.registry.changes}"
-                rosters.told(members.registry.register(Register(name, "v:1", ModelInfo("toy", HERE, 512), 64)))
+                rosters.latest(members.registry.register(Register(name, "v:1", ModelInfo("toy", HERE, 512), 64)))
             case "draw":
-                steps = rosters.draw()
+                steps = rosters.update()
             case "step":
                 next(steps, None)
             case _:
                 pass
-        rosters.strike()
+        rosters.remove_gone()
         usable = {endpoint_of(member) for member in members.registry.usable_drafters}
-        assert all(usable.issuperset(rosters.told(verifier).drafters) for verifier in members.registry.verifiers)
-    for _ in rosters.draw():
+        assert all(usable.issuperset(rosters.latest(verifier).drafters) for verifier in members.registry.verifiers)
+    for _ in rosters.update():
         pass
-    assert all(usable == {*rosters.told(verifier).drafters} for verifier in members.registry.verifiers)
+    assert all(usable == {*rosters.latest(verifier).drafters} for verifier in members.registry.verifiers)
 
 
 def test_a_verifier_that_is_to_hand_a_session_over_is_called_and_no_other_one() -> None:
@@ -407,7 +407,7 @@ def test_a_verifier_that_is_to_hand_a_session_over_is_called_and_no_other_one() 
 
 
 def placed(members: MemberStates, count: int, wish: str | None = None, *, sampled: bool = False) -> Counter[str]:
-    placement, chosen = DrafterPlacement(members.balance), Counter[str]()
+    placement, chosen = DrafterPlacement(members.scorer), Counter[str]()
     for _ in range(count):
         member = placement.choose(members.registry, members.verifier, wish, HERE, sampled=sampled)
         assert member is not None
@@ -469,7 +469,7 @@ def test_a_drafter_is_explored_with_the_text_that_has_seen_little_of_it() -> Non
     members = MemberStates("good", "bad")
     told = DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, 1e5, 0.1)
     members.hear(*told, replace(told[0], sampled=True))
-    placement, chosen = DrafterPlacement(members.balance), Counter[tuple[str, bool]]()
+    placement, chosen = DrafterPlacement(members.scorer), Counter[tuple[str, bool]]()
     for _ in range(4 * EXPLORE_EVERY):
         for sampled in (False, True):
             member = placement.choose(members.registry, members.verifier, None, HERE, sampled=sampled)
@@ -487,7 +487,7 @@ def test_a_roster_is_for_the_texts_that_its_verifier_has() -> None:
             DrafterReport("a", 1, sampled, 0.1, sampled=True),
             DrafterReport("b", 1, sampled, 1.0, sampled=True),
         )
-        return Rosters(members.registry, members.balance).of(members.verifier).drafters[0].member_id
+        return Rosters(members.registry, members.scorer).compute(members.verifier).drafters[0].member_id
 
     assert best(1e3, 0.0) == best(1e3, 1e2) == "a"
     assert best(0.0, 1e3) == best(1e2, 1e3) == "b"
@@ -521,7 +521,7 @@ def test_one_session_in_so_many_goes_to_a_drafter_that_was_seldom_seen_and_none_
     members.hear(DrafterReport("good", 1, 1e5, 2.5))
     members.drafters["bad"].running = 2  # as much is expected of it as of the other, and it is busier
     assert placed(members, 4 * EXPLORE_EVERY) == {"good": 4 * (EXPLORE_EVERY - 1), "bad": 4}
-    members.clock.advance(POOL_EVERY_S)
+    members.clock.advance(REFRESH_EVERY_S)
     members.hear(DrafterReport("good", 1, 1e5, 2.5), DrafterReport("bad", 1, GUESS_STEPS, 0.1))
     assert placed(members, 4 * EXPLORE_EVERY) == {"good": 4 * EXPLORE_EVERY}
 
@@ -530,7 +530,7 @@ def test_sessions_that_want_no_drafter_take_no_turn_at_exploring() -> None:
     members = MemberStates("good", "bad")
     members.hear(DrafterReport("good", 1, 1e5, 2.5))
     members.drafters["bad"].running = 2
-    placement, chosen = DrafterPlacement(members.balance), list[str]()
+    placement, chosen = DrafterPlacement(members.scorer), list[str]()
     for _ in range(EXPLORE_EVERY):
         member = placement.choose(members.registry, members.verifier, None, HERE, sampled=False)
         assert member is not None
@@ -798,7 +798,7 @@ async def test_a_drafter_that_nobody_uses_is_remembered_as_it_was_and_sessions_d
         members.clock.advance(NEVER_BACK_S)
         seen = {name: count if members.drafters[name].running else count / 2 for name, count in seen.items()}
     assert moved == [HandOver("bad", Endpoint("good", "good:1"), 1)], "it went, and stayed"
-    assert members.balance.seen(members.drafters["bad"], sampled=False) < 1e-6
+    assert members.scorer.seen(members.drafters["bad"], sampled=False) < 1e-6
     assert members.score("bad") < (1 + 1.4) / (1 + 2.0) * members.score("good"), (
         "worse than a drafter of which nothing is known"
     )

@@ -1,8 +1,8 @@
-"""What a caller has not read yet of its answer.
+"""The messages of an answer that the caller has not read yet.
 
-The events of a request are taken as they come, whether the caller reads or not: so the verifier's place goes back when the verifier is
-done, and a caller that stops reading holds nothing but its own unread bytes. Their number is bounded, and the time that one message may
-wait to be taken.
+The events of a request are taken as they come, whether the caller reads or not. So its place on the verifier is free as soon as the
+verifier is done, and a caller that stops reading holds nothing but its own unread bytes. Two things are bounded: the number of these
+bytes, and the time for which one message may wait to be read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from specsplit.requests import GenerateEvent
 from specsplit.wire.coordinator import GenerateEventMessage, generate_response
 
 
-class Outflow:
-    """One answer on its way out. Lives in one event loop; `close` has to be called when the call is over."""
+class ResponseBuffer:
+    """The buffer of one call. It lives on one event loop; `close` has to be called when the call is over."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Outflow:
         patience_s: float,
         on_stalled: Callable[[], object],
     ) -> None:
-        """`on_stalled` is called once, if a message has been on its way to the caller for `patience_s` and is not taken."""
+        """`on_stalled` is called if a message has waited for `patience_s` and the caller has not taken it."""
         self._events = events
         self._max_bytes = max_bytes
         self._patience_s = patience_s
@@ -35,19 +35,19 @@ class Outflow:
         self._unread: deque[GenerateEventMessage] = deque()
         self._bytes = 0
         self._more = asyncio.Event()
-        self._watchdog: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._pump = asyncio.create_task(self._fill())
         self._pump.add_done_callback(self._filled)
 
     async def read(self) -> AsyncGenerator[GenerateEventMessage, None]:
-        """The messages in order. Raises what ended them, after the last: Exhausted if more than `max_bytes` were left unread."""
+        """Yield the messages in order, then raise what ended them: Exhausted if more than `max_bytes` were left unread."""
         while True:
             while self._unread:
                 message = self._unread.popleft()
                 self._bytes -= message.ByteSize()
-                self._watch()
+                self._start_timer()
                 yield message
-                self._unwatch()
+                self._stop_timer()
             if self._pump.done():
                 break
             self._more.clear()
@@ -55,8 +55,8 @@ class Outflow:
         self._pump.result()
 
     def close(self) -> None:
-        """End the outflow; the call is over, however it ended."""
-        self._unwatch()
+        """Stop taking events; the call is over, however it ended."""
+        self._stop_timer()
         self._pump.cancel()
 
     async def _fill(self) -> None:
@@ -78,12 +78,12 @@ class Outflow:
     def _filled(self, pump: asyncio.Task[None]) -> None:
         self._more.set()
         if not pump.cancelled():
-            pump.exception()  # looked at, so that nobody complains if the caller is gone and `read` does not raise it
+            pump.exception()  # retrieved, so that asyncio does not log it if the caller is gone and `read` raises it to nobody
 
-    def _watch(self) -> None:
-        self._watchdog = asyncio.get_running_loop().call_later(self._patience_s, self._on_stalled)
+    def _start_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._on_stalled)
 
-    def _unwatch(self) -> None:
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            self._watchdog = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

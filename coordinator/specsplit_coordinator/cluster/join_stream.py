@@ -1,4 +1,4 @@
-"""One live Join stream: reports in, directives out."""
+"""The Join stream of one member: its reports come in, directives go out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ LEAVING = "the coordinator is leaving; it may come back"
 
 
 async def registration(reports: AsyncIterator[Report], within_s: float) -> Register:
-    """Who comes. Raises InvalidRequest for anything else, and for nothing in so many seconds: nobody counts who is not in yet."""
+    """Read the registration, which must come first. Raises InvalidRequest for any other report, and if none comes within `within_s`:
+    streams that have not registered are not counted towards any limit.
+    """
     try:
         async with asyncio.timeout(within_s):
             first = await anext(reports, None)
@@ -45,8 +47,8 @@ async def registration(reports: AsyncIterator[Report], within_s: float) -> Regis
     return first
 
 
-class Membership:
-    """One member for as long as its stream lasts."""
+class JoinStream:
+    """Serves one registered member until its stream ends."""
 
     def __init__(
         self, registry: Registry, rosters: Rosters, orders: Orders, member: MemberState, reports: AsyncIterator[Report]
@@ -55,61 +57,59 @@ class Membership:
         self._rosters = rosters
         self._orders = orders
         self._member = member
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._dismissed = False
         self._reader = asyncio.create_task(self._read(reports))
-        self._reader.add_done_callback(lambda _: self._news.set())
-        self._unsubscribe: list[Callable[[], object]] = [orders.subscribe(self._news.set)]
+        self._reader.add_done_callback(lambda _: self._changed.set())
+        self._unsubscribe: list[Callable[[], object]] = [orders.subscribe(self._changed.set)]
         if member.is_verifier:
-            self._unsubscribe.append(rosters.subscribe(member, self._news.set))
+            self._unsubscribe.append(rosters.subscribe(member, self._changed.set))
         if member.group is not None:
-            self._unsubscribe.append(member.group.subscribe(self._news.set))
-        member.on_lost.append(self._news.set)
-        self._unsubscribe.append(partial(member.on_lost.remove, self._news.set))
+            self._unsubscribe.append(member.group.subscribe(self._changed.set))
+        member.on_lost.append(self._changed.set)
+        self._unsubscribe.append(partial(member.on_lost.remove, self._changed.set))
 
     async def directives(self) -> AsyncIterator[Directive]:
-        """What it should know, and whenever that changes, until it leaves. Raises Unavailable once it is lost or dismissed."""
-        told: dict[type[Directive], Directive] = {}
+        """Yield what the member should know, and again whatever changes, until it leaves. Raises Unavailable if it is lost or dismissed."""
+        sent: dict[type[Directive], Directive] = {}
         while not self._reader.done():
             if self._member.lost_because is not None:
                 raise Unavailable(f"member {self._member.member_id} was taken for lost: {self._member.lost_because}")
             if self._dismissed:
                 raise Unavailable(LEAVING)
-            self._news.clear()
-            for directive in self._present():
-                if told.get(type(directive)) != directive:
-                    told[type(directive)] = directive
+            self._changed.clear()
+            for directive in self._current():
+                if sent.get(type(directive)) != directive:
+                    sent[type(directive)] = directive
                     yield directive
             while self._member.hand_overs:
                 yield self._member.hand_overs.popleft()
-            await self._news.wait()
+            await self._changed.wait()
         self._reader.result()
 
-    def _present(self) -> Iterator[Directive]:
-        """Yield what the member should know now."""
+    def _current(self) -> Iterator[Directive]:
+        """Yield the directives that hold for the member now."""
         if self._member.group is not None and self._member.group.wave:
             yield StartWave(self._member.group.wave)
-        if (
-            self._member.group is not None and self._member.group.leaving
-        ):  # to the one that drains too: it is heard, and may go
-            yield Drain()
+        if self._member.group is not None and self._member.group.leaving:
+            yield Drain()  # also to the rank that began it, which waits for this before it leaves
         if isinstance(self._member.who.role, ModelInfo):
-            yield self._rosters.told(self._member)
+            yield self._rosters.latest(self._member)
             yield PlanOrder(self._orders.plan, self._control())
         yield TracingOrder(self._orders.tracing)
 
     def _control(self) -> Control:
-        """What the member can be told of who is to decide; one of an older build keeps its own controller."""
+        """The controller to tell the member of; a verifier of an older build that does not have it keeps its own."""
         control = self._orders.control
         return control if self._member.knows(control) else Control()
 
     def dismiss(self) -> None:
-        """End the stream from this side."""
+        """End the stream from the coordinator's side."""
         self._dismissed = True
-        self._news.set()
+        self._changed.set()
 
     def close(self, why: str) -> None:
-        """The stream is over. A second call does nothing: the member may be back, on another stream."""
+        """Note that the stream is over. A second call does nothing, since the member may be back on another stream by then."""
         if not self._unsubscribe:
             return
         self._reader.cancel()
