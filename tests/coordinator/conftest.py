@@ -37,7 +37,7 @@ from specsplit.values import (
 from specsplit.wire.verifier import decode_from_wire, decode_response
 from specsplit.wire.watching import Watched, watch_response
 from specsplit_coordinator.edge.service import Coordinator
-from specsplit_coordinator.requests.generation import Draws
+from specsplit_coordinator.requests.generation import RandomSources
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 CONTEXT = 512
@@ -168,7 +168,9 @@ async def start_cluster() -> AsyncGenerator[StartCluster, None]:
                 "heartbeat_ms": 50,
                 "lost_after_ms": 3000,
             } | settings
-            coordinator = Coordinator(CoordinatorSettings(**values), Draws(seed=lambda: 77, request_id=lambda: "drawn"))
+            coordinator = Coordinator(
+                CoordinatorSettings(**values), RandomSources(seed=lambda: 77, request_id=lambda: "drawn")
+            )
             address = await coordinator.service.start()
             stack.push_async_callback(coordinator.stop)
             client = await stack.enter_async_context(AsyncClient(address))

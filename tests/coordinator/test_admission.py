@@ -99,7 +99,7 @@ async def test_who_waits_for_a_verifier_that_is_away_takes_another_that_comes_by
     await enter(admission)
     waiting = asyncio.create_task(enter(admission))
     await settle()
-    registry.part(member, "its stream ended")
+    registry.on_stream_ended(member, "its stream ended")
     other = join(registry, "v1", max_sessions=2)
     assert other is not member and member.lost_because == "another has its name now"
     assert (await waiting).verifier is other
@@ -253,7 +253,7 @@ async def test_a_new_request_that_only_a_verifier_could_hold_that_is_away_waits_
     join(registry, "small")
     large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
     admission = Admission(registry, max_queue=4, retry_after_s=1)
-    registry.part(large, "its stream ended")
+    registry.on_stream_ended(large, "its stream ended")
     waiting = asyncio.create_task(admission.acquire(PlacementRequest(range(500), 100)))
     await settle()
     assert not waiting.done()
@@ -289,7 +289,7 @@ async def test_choices_that_a_verifier_has_places_for_that_is_away_are_too_many_
 ) -> None:
     member = join(registry, "v1", max_sessions=2)
     admission = Admission(registry, max_queue=1, retry_after_s=1)
-    registry.part(member, "its stream ended")
+    registry.on_stream_ended(member, "its stream ended")
     with pytest.raises(Exhausted):
         admission.permit(3)
     with pytest.raises(InvalidRequest, match="ask for 3 choices at most"):

@@ -46,7 +46,7 @@ async def test_a_session_that_is_given_to_a_parked_drafter_group_starts_a_wave_o
     lease = await Admission(registry, max_queue=4, retry_after_s=1).acquire()
     lease.take_drafter(members[1])
     assert group.wave == 1
-    registry.hear_wave(members[1], WaveReport(1, parked=True))
+    registry.on_wave_report(members[1], WaveReport(1, parked=True))
     lease.hand_over(members[0])
     assert group.wave == 2
     lease.release()

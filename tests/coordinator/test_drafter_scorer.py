@@ -72,7 +72,7 @@ class MemberStates:
 
     def hear(self, *reports: DrafterReport) -> None:
         told = SpeculationReport("static", drafters=reports)
-        self.registry.hear(self.verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
+        self.registry.on_heartbeat(self.verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
 
     def score(self, name: str, *, sampled: bool = False) -> float:
         return self.scorer.score(self.verifier, self.drafters[name], sampled=sampled)
@@ -91,7 +91,7 @@ class MemberStates:
         for _ in range(200):
             self.clock.advance(EVERY_S)
             self.hear(*(DrafterReport(name, member.running) for name, member in self.drafters.items()))
-            self.rebalancer.look()
+            self.rebalancer.rebalance()
             if not self.verifier.hand_overs:
                 return ordered
             ordered.append(self.verifier.hand_overs.popleft())
@@ -152,7 +152,7 @@ def test_what_another_verifier_says_counts_until_there_is_more_to_go_by() -> Non
     members = MemberStates("a", "b")
     other = members.registry.register(Register("w", "w:1", ModelInfo("toy", HERE, 512), 4))
     reports = (DrafterReport("a", 1, steps=500.0, accepted=0.2), DrafterReport("b", 1, steps=500.0, accepted=2.5))
-    members.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=reports)))
+    members.registry.on_heartbeat(other, Heartbeat(speculation=SpeculationReport("static", drafters=reports)))
     assert members.score("b") > members.score("a")
     members.clock.advance(REFRESH_EVERY_S)
     members.hear(DrafterReport("a", 1, steps=5e3, accepted=2.5), DrafterReport("b", 1, steps=5e3, accepted=0.2))
@@ -182,7 +182,7 @@ def test_of_one_report_no_more_than_so_many_steps_count() -> None:
     for name, count, accepted in (("w", 1e9, 3.0), ("x", MOST_STEPS, 1.0)):
         other = members.registry.register(Register(name, f"{name}:1", ModelInfo("toy", HERE, 512), 4))
         report = DrafterReport("d", 1, count, accepted)
-        members.registry.hear(other, Heartbeat(speculation=SpeculationReport("static", drafters=(report,))))
+        members.registry.on_heartbeat(other, Heartbeat(speculation=SpeculationReport("static", drafters=(report,))))
     assert members.scorer.seen(members.drafters["d"], sampled=False) == 2 * MOST_STEPS
     assert members.score("d") == pytest.approx(1 + 2.0 - 0.6 / 41 / 2 / 41), "both verifiers count alike: 2 of 1 and 3"
 
@@ -299,7 +299,7 @@ class Crowd:
         before, told = self.scorer.asked, SpeculationReport("static", drafters=reports)
         for verifier in self.verifiers * 2:
             self.members.clock.advance(REFRESH_EVERY_S / 16)
-            self.members.registry.hear(verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
+            self.members.registry.on_heartbeat(verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
         self.draw()
         return self.scorer.asked - before
 
@@ -503,7 +503,7 @@ async def test_running_sessions_go_where_their_own_kind_of_text_fares_better_and
         greedy = DrafterReport("a", 2, 1e5, 1.5), DrafterReport("b", 2, 1e5, of_greedy)
         sampled = DrafterReport("a", 2, 1e5, 1.5, sampled=True), DrafterReport("b", 2, 1e5, of_sampled, sampled=True)
         members.hear(*greedy, *sampled)
-        members.rebalancer.look()
+        members.rebalancer.rebalance()
         ordered = list(members.verifier.hand_overs)
         members.verifier.hand_overs.clear()
         return ordered
@@ -565,7 +565,7 @@ async def test_in_one_round_a_verifier_hands_over_one_session_and_then_there_is_
     members.hear(DrafterReport("first", 8))
     members.clock.advance(EVERY_S)
     for _ in range(5):
-        members.rebalancer.look()
+        members.rebalancer.rebalance()
     assert len(members.verifier.hand_overs) == 1
 
 
@@ -585,7 +585,7 @@ async def test_a_verifier_that_does_not_listen_is_told_to_hand_over_one_session_
     for _ in range(20):
         members.hear(DrafterReport("first", 8))
         members.clock.advance(EVERY_S)
-        members.rebalancer.look()
+        members.rebalancer.rebalance()
     assert len(members.verifier.hand_overs) == 1
     assert members.spread() == {"first": 7, "late": 1}, "as it will be once the verifier has been told"
 
@@ -601,7 +601,7 @@ class InVain(MemberStates):
         """The coordinator looks once; how many orders the verifier is told of."""
         self.clock.advance(EVERY_S)
         self.hear(DrafterReport("first", first), DrafterReport("late", late))
-        self.rebalancer.look()
+        self.rebalancer.rebalance()
         ordered = len(self.verifier.hand_overs)
         if told:
             self.verifier.hand_overs.clear()
@@ -693,7 +693,7 @@ class Kinds(MemberStates):
                 for name in self.drafters
             )
         )
-        self.rebalancer.look()
+        self.rebalancer.rebalance()
         ordered = list(self.verifier.hand_overs)
         self.verifier.hand_overs.clear()
         for order in ordered if self.obeys else []:
@@ -771,7 +771,7 @@ async def test_a_drafter_that_is_clearly_worse_loses_its_sessions_and_none_goes_
         members.clock.advance(EVERY_S)
         told = {"good": good, "bad": bad}
         members.hear(*(DrafterReport(name, members.spread()[name], 1e5, told[name]) for name in told))
-        members.rebalancer.look()
+        members.rebalancer.rebalance()
         ordered = list(members.verifier.hand_overs)
         members.verifier.hand_overs.clear()
         return ordered
@@ -792,7 +792,7 @@ async def test_a_drafter_that_nobody_uses_is_remembered_as_it_was_and_sessions_d
         members.clock.advance(EVERY_S)
         told = {"good": 2.0, "bad": 0.4}
         members.hear(*(DrafterReport(name, members.drafters[name].running, seen[name], told[name]) for name in told))
-        members.rebalancer.look()
+        members.rebalancer.rebalance()
         moved += members.verifier.hand_overs
         members.verifier.hand_overs.clear()
         members.clock.advance(NEVER_BACK_S)
@@ -816,9 +816,9 @@ def test_no_number_that_a_verifier_reports_is_too_large_for_the_rebalancer(
 ) -> None:
     members = MemberStates("a", "b")
     told = SpeculationReport("static", drafters=tuple(reports))
-    members.registry.hear(members.verifier, Heartbeat(Load(step_ms=step_ms), speculation=told))
+    members.registry.on_heartbeat(members.verifier, Heartbeat(Load(step_ms=step_ms), speculation=told))
     members.clock.advance(EVERY_S)
-    members.rebalancer.look()
+    members.rebalancer.rebalance()
 
 
 async def test_a_session_that_was_handed_over_is_given_back_where_it_is() -> None:

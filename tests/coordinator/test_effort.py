@@ -18,12 +18,12 @@ from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, SpeculationStatistics, TraceScope
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.placement import DrafterPlacement
-from specsplit_coordinator.edge.telemetry import tell
+from specsplit_coordinator.edge.telemetry import subscribe
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps
-from specsplit_coordinator.requests.generation import Draws, Generator
+from specsplit_coordinator.requests.generation import Generator, RandomSources
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess
@@ -59,12 +59,12 @@ class Crowd:
         quotas = Quotas(Quota(requests=9, queued=9, tokens_per_minute=100_000), clock, 1.0)
         self.admission = Admission(self._registry, size, 1.0, quotas=quotas)
         log = RequestLog(clock, Tracing("coordinator", TraceScope()))
-        tell(log, CoordinatorMetrics(on=True))
+        subscribe(log, CoordinatorMetrics(on=True))
         placement = DrafterPlacement(DrafterScorer(self._registry, clock))
         self._generator = Generator(
             TOKENIZER,
             ClusterAccess(self._registry, self.admission, Steady(), placement, VOCABULARY),
-            Draws(lambda: 1, lambda: "drawn"),
+            RandomSources(lambda: 1, lambda: "drawn"),
             log,
             Caps(),
             quotas,
@@ -76,7 +76,7 @@ class Crowd:
             drafter = DrafterInfo(DrafterKind.NGRAM, "", None, 512)
             self._registry.register(Register(f"d{number}", "a:1", drafter, 9))
             member = self._registry.register(Register(f"v{number}", "a:1", ModelInfo("toy", VOCABULARY, 512), 1))
-            self._registry.hear(member, Heartbeat(Load(free_pages=999, total_pages=999, page_size=16)))
+            self._registry.on_heartbeat(member, Heartbeat(Load(free_pages=999, total_pages=999, page_size=16)))
         streams = [await self._begin(stack, f"runs {number}") for number in range(self._size)]
         waiting = [asyncio.create_task(self._wait(f"waits {number}")) for number in range(self._size)]
         stack.push_async_callback(asyncio.wait, waiting)

@@ -14,7 +14,7 @@ from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Directive, Drain, Draining, GroupRank, Register, StartWave, WaveReport
 from specsplit.values import ModelInfo, Vocabulary
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.requests.run import MAX_PLACEMENTS, Stalls
+from specsplit_coordinator.requests.run import MAX_PLACEMENTS, RetryBudget
 from tests.coordinator.test_join import Member, eventually
 
 if TYPE_CHECKING:
@@ -208,6 +208,6 @@ def test_a_rank_of_a_group_that_leaves_is_waited_for_like_one_that_drains_howeve
     while one.breaker.failures < MAX_PLACEMENTS:
         one.breaker.failed()
         clock.advance(one.breaker.cool_down_s)
-    assert not Stalls().goes_on(1, one, [one])
+    assert not RetryBudget().allows(1, one, [one])
     registry.drain(other)
-    assert Stalls().goes_on(1, one, [one]) and not one.draining
+    assert RetryBudget().allows(1, one, [one]) and not one.draining

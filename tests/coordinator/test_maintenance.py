@@ -24,11 +24,11 @@ class Stumbling(Rebalancer):
     failures = 2
     looks = 0
 
-    def look(self) -> None:
+    def rebalance(self) -> None:
         self.looks += 1
         if self.looks <= self.failures:
             raise ZeroDivisionError("float division by zero")
-        super().look()
+        super().rebalance()
 
 
 async def test_a_look_that_fails_is_logged_and_the_next_one_finds_the_silent_member(

@@ -124,7 +124,7 @@ async def test_the_ranks_of_a_group_are_told_with_their_wave_and_what_each_does(
     group = {"group_id": "g", "size": 2}
     assert await ranks() == [group | {"rank": rank, "wave": 0, "state": ""} for rank in (0, 1)], "nothing was said yet"
     for member in (first, second):
-        registry.hear_wave(member, WaveReport(3, parked=False))
+        registry.on_wave_report(member, WaveReport(3, parked=False))
     lease = await cluster.coordinator.admission.acquire()
     busy, idle = ("busy", "idle") if lease.verifier is first else ("idle", "busy")
     assert await ranks() == [
@@ -132,7 +132,7 @@ async def test_the_ranks_of_a_group_are_told_with_their_wave_and_what_each_does(
         group | {"rank": 1, "wave": 3, "state": idle},
     ]
     lease.release()
-    registry.hear_wave(first, WaveReport(3, parked=True))
+    registry.on_wave_report(first, WaveReport(3, parked=True))
     assert [rank["state"] for rank in await ranks()] == ["parked", "idle"]
 
 

@@ -41,7 +41,7 @@ def registry(clock: ManualClock) -> Registry:
 
 def test_a_member_is_listed_with_its_last_report_and_its_silence(registry: Registry, clock: ManualClock) -> None:
     member = registry.register(verifier("v1"))
-    registry.hear(member, Heartbeat(Load(sessions=1)))
+    registry.on_heartbeat(member, Heartbeat(Load(sessions=1)))
     clock.advance(0.25)
     (member,) = registry.members
     assert (member.member_id, member.load.sessions, member.silent_ms, member.draining) == ("v1", 1, 250, False)
@@ -58,7 +58,7 @@ def test_a_name_that_is_taken_is_refused_and_free_again_afterwards(registry: Reg
 def test_a_member_that_is_refused_takes_nothing_from_its_namesake_that_may_come_back(registry: Registry) -> None:
     registry.register(replace(verifier("g0"), group=GroupRank("g", 0, 2)))
     away = registry.register(verifier("v1"))
-    registry.part(away, "its stream ended")
+    registry.on_stream_ended(away, "its stream ended")
     for rank, size in ((0, 2), (1, 3)):
         with pytest.raises(InvalidRequest, match=r"register\.group"):
             registry.register(replace(verifier("v1"), group=GroupRank("g", rank, size)))
@@ -71,7 +71,7 @@ def test_a_silent_member_is_lost_and_a_reporting_one_is_not(registry: Registry, 
     calls: list[str] = []
     silent.on_lost.append(lambda: calls.append("v1"))
     clock.advance(1.5)
-    registry.hear(loud, Heartbeat())
+    registry.on_heartbeat(loud, Heartbeat())
     clock.advance(0.6)
     assert registry.sweep() == (silent,)
     assert registry.verifiers == (loud,)
@@ -86,13 +86,13 @@ def test_a_verifier_whose_stream_ended_may_come_back_to_its_sessions_until_it_ha
 ) -> None:
     member = registry.register(verifier("v1"))
     for _ in range(2):
-        registry.part(member, "its stream ended")
-        registry.part(member, "again")
+        registry.on_stream_ended(member, "its stream ended")
+        registry.on_stream_ended(member, "again")
         assert registry.verifiers == () and member.absent and member.lost_because is None
         clock.advance(1.9)
         assert registry.sweep() == ()
         assert registry.register(verifier("v1")) is member and registry.verifiers == (member,) and not member.absent
-    registry.part(member, "its stream ended")
+    registry.on_stream_ended(member, "its stream ended")
     clock.advance(2.1)
     assert registry.sweep() == (member,) and member.lost_because == "its stream ended"
     assert registry.register(verifier("v1")) is not member
@@ -100,7 +100,7 @@ def test_a_verifier_whose_stream_ended_may_come_back_to_its_sessions_until_it_ha
 
 def test_another_that_takes_the_name_of_one_that_is_away_gets_a_state_of_its_own(registry: Registry) -> None:
     member = registry.register(verifier("v1"))
-    registry.part(member, "its stream ended")
+    registry.on_stream_ended(member, "its stream ended")
     other = registry.register(replace(verifier("v1"), address="elsewhere:1"))
     assert other is not member and registry.verifiers == (other,)
     assert member.lost_because == "another has its name now"
@@ -110,7 +110,7 @@ def test_who_drains_and_a_rank_and_a_drafter_are_gone_with_their_streams(registr
     draining, (rank,) = registry.register(verifier("v9")), ranks(registry, 0)
     registry.drain(draining)
     for member in (draining, rank, registry.register(drafter("d1"))):
-        registry.part(member, "its stream ended")
+        registry.on_stream_ended(member, "its stream ended")
         assert member.lost_because == "its stream ended"
 
 
@@ -163,7 +163,7 @@ def test_watchers_hear_of_comings_and_goings_until_they_stop(registry: Registry)
     calls: list[int] = []
     stop = registry.subscribe(lambda: calls.append(1))
     member = registry.register(verifier("v1"))
-    registry.hear(member, Heartbeat())
+    registry.on_heartbeat(member, Heartbeat())
     registry.drain(member)
     registry.remove(member, "it left")
     assert len(calls) == 3
@@ -174,10 +174,10 @@ def test_watchers_hear_of_comings_and_goings_until_they_stop(registry: Registry)
 
 def test_a_drafter_that_a_verifier_lost_cools_down_for_it_for_a_while(registry: Registry, clock: ManualClock) -> None:
     member = registry.register(verifier("v1"))
-    registry.hear(member, Heartbeat(lost_drafters=("d1",)))
+    registry.on_heartbeat(member, Heartbeat(lost_drafters=("d1",)))
     assert set(member.cooling_down) == {"d1"}
     clock.advance(6)
-    registry.hear(member, Heartbeat())
+    registry.on_heartbeat(member, Heartbeat())
     assert not member.cooling_down
 
 
@@ -186,7 +186,7 @@ def test_a_coordinator_that_stood_still_blames_nobody_for_its_own_silence(
 ) -> None:
     member = registry.register(verifier("v1"))
     clock.advance(0.5)
-    registry.hear(member, Heartbeat())
+    registry.on_heartbeat(member, Heartbeat())
     clock.advance(2.6)  # stopped: heartbeats wait in its sockets
     assert registry.sweep(late_s=2.2) == ()
     clock.advance(1.7)  # and the member really is silent now
@@ -195,7 +195,7 @@ def test_a_coordinator_that_stood_still_blames_nobody_for_its_own_silence(
 
 def test_nobody_is_heard_in_the_future(registry: Registry, clock: ManualClock) -> None:
     member = registry.register(verifier("v1"))
-    registry.hear(member, Heartbeat())
+    registry.on_heartbeat(member, Heartbeat())
     registry.sweep(late_s=5.0)
     clock.advance(2.1)
     assert registry.sweep() == (member,)
@@ -204,7 +204,7 @@ def test_nobody_is_heard_in_the_future(registry: Registry, clock: ManualClock) -
 def test_what_a_rank_said_before_it_was_taken_for_lost_does_not_bring_it_back(registry: Registry) -> None:
     here, lost = (registry.register(replace(verifier(f"v{rank}"), group=GroupRank("g", rank, 2))) for rank in range(2))
     registry.remove(lost, "it was silent for 9.0 s")
-    registry.hear_wave(lost, WaveReport(1))
+    registry.on_wave_report(lost, WaveReport(1))
     assert here.closed_because == "a group of 2 ranks lacks rank 1"
     registry.register(lost.who)
     assert not here.closed_because
@@ -224,7 +224,7 @@ def pass_time(registry: Registry, clock: ManualClock, seconds: float) -> None:
     for _ in range(round(seconds)):
         clock.advance(1.0)
         for member in (*registry.verifiers, *registry.drafters):
-            registry.hear(member, Heartbeat())
+            registry.on_heartbeat(member, Heartbeat())
         registry.sweep()
 
 
@@ -254,7 +254,7 @@ def test_a_group_that_does_not_become_whole_is_woken_in_the_end(registry: Regist
     (first,) = ranks(registry, 0)
     pass_time(registry, clock, FIRST_PATIENCE * LONG_S + 1)
     assert group_of(first).wave == 1
-    registry.hear_wave(first, WaveReport(1, parked=True))
+    registry.on_wave_report(first, WaveReport(1, parked=True))
     pass_time(registry, clock, LONG_S + 1)
     assert group_of(first).wave == 2
 
@@ -263,12 +263,12 @@ def test_ranks_of_a_group_that_an_earlier_coordinator_saw_whole_are_woken_after_
     registry: Registry, clock: ManualClock
 ) -> None:
     (here,) = ranks(registry, 0)
-    registry.hear_wave(here, WaveReport(7, parked=True))
+    registry.on_wave_report(here, WaveReport(7, parked=True))
     pass_time(registry, clock, LONG_S)
     assert group_of(here).wave == 7, "the other may be about to come"
     pass_time(registry, clock, 1)
     assert group_of(here).wave == 8
-    registry.hear_wave(here, WaveReport(8, parked=True))
+    registry.on_wave_report(here, WaveReport(8, parked=True))
     pass_time(registry, clock, LONG_S)
     assert group_of(here).wave == 8
     pass_time(registry, clock, 1)
@@ -311,7 +311,7 @@ def test_promises_are_kept_while_more_sessions_are_on_their_way_to_a_verifier_th
 ) -> None:
     member = registry.register(verifier("v1"))
     member.running, member.reserved = 5, [3, 4]
-    registry.hear(member, Heartbeat(Load(sessions=2)))
+    registry.on_heartbeat(member, Heartbeat(Load(sessions=2)))
     assert member.reserved == [3, 4]
-    registry.hear(member, Heartbeat(Load(sessions=4)))
+    registry.on_heartbeat(member, Heartbeat(Load(sessions=4)))
     assert member.reserved == [4]

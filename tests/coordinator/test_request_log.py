@@ -62,7 +62,7 @@ class Heard:
 
 def test_a_request_is_worked_through_by_hand() -> None:
     heard = Heard()
-    with heard.log.follow(ASKED, lambda: None) as request:
+    with heard.log.track(ASKED, lambda: None) as request:
         assert (request.number, request.request_id, request.state) == (1, "mine", QUEUED)
         assert heard.log.requests == (request,)
         heard.receive(request, 3, 0.5)
@@ -80,7 +80,7 @@ def test_the_intervals_of_a_request_add_up_to_the_time_between_its_first_and_las
     bursts: list[tuple[int, float]],
 ) -> None:
     heard = Heard()
-    with heard.log.follow(ASKED, lambda: None) as request:
+    with heard.log.track(ASKED, lambda: None) as request:
         for steps, (tokens, seconds) in enumerate(bursts, 1):
             heard.receive(request, tokens, seconds, steps)
     assert heard.first == [pytest.approx(bursts[0][1])]
@@ -102,7 +102,7 @@ def test_what_does_not_finish_ends_with_the_status_that_its_caller_sees(
     failure: BaseException, remaining_s: float | None, code: grpc.StatusCode
 ) -> None:
     heard = Heard()
-    with pytest.raises(type(failure)), heard.log.follow(ASKED, lambda: remaining_s) as request:
+    with pytest.raises(type(failure)), heard.log.track(ASKED, lambda: remaining_s) as request:
         raise failure
     assert request.ending is not None
     assert (request.ending.code, request.dones) == (code, ())
@@ -111,14 +111,14 @@ def test_what_does_not_finish_ends_with_the_status_that_its_caller_sees(
 
 def pass_by(log: RequestLog, ran: bool) -> int:
     """Follow a request that ran, or was refused, to its end; gives its number."""
-    with log.follow(ASKED, lambda: None) as request:
+    with log.track(ASKED, lambda: None) as request:
         request.choices[0].verifier = SEAT if ran else None
     return request.number
 
 
 def test_of_those_that_ended_the_last_are_known_latest_first() -> None:
     log = Heard().log
-    with log.follow(ASKED, lambda: None) as first:
+    with log.track(ASKED, lambda: None) as first:
         for _ in range(ENDED_KEPT + 2):
             pass_by(log, ran=True)
         numbers = [request.number for request in log.requests]
@@ -138,7 +138,7 @@ def test_requests_that_never_ran_push_none_out_that_did_and_the_other_way_round(
 
 def test_the_choices_of_a_request_are_one_request_whose_tokens_add_up() -> None:
     heard = Heard()
-    with heard.log.follow(replace(ASKED, n=2), lambda: None) as request:
+    with heard.log.track(replace(ASKED, n=2), lambda: None) as request:
         heard.receive(request, 2, 0.5, choice=1)
         heard.receive(request, 3, 0.25, choice=0)
         heard.receive(request, 4, 0.25, steps=2, choice=1)
@@ -153,7 +153,7 @@ def test_the_choices_of_a_request_are_one_request_whose_tokens_add_up() -> None:
 
 def test_a_request_of_which_one_choice_was_cut_off_was_cut_off() -> None:
     heard = Heard()
-    with heard.log.follow(replace(ASKED, n=3), lambda: None) as request:
+    with heard.log.track(replace(ASKED, n=3), lambda: None) as request:
         assert request.reason is None
         for choice, reason in zip(request.choices, (STOP, FinishReason.LENGTH, STOP), strict=True):
             choice.done = Done("mine", reason, 0, USAGE, choice.speculation, 0, "v1", index=choice.index)
@@ -162,7 +162,7 @@ def test_a_request_of_which_one_choice_was_cut_off_was_cut_off() -> None:
 
 def test_a_request_of_which_one_choice_is_missing_has_not_finished() -> None:
     heard = Heard()
-    with suppress(Exhausted), heard.log.follow(replace(ASKED, n=2), lambda: None) as request:
+    with suppress(Exhausted), heard.log.track(replace(ASKED, n=2), lambda: None) as request:
         request.choices[0].done = Done("mine", FinishReason.STOP, 0, USAGE, SpeculationStatistics(), 0, "v1")
         raise Exhausted("full", 1.0)
     assert heard.ends == [("resource_exhausted", 0.0)]

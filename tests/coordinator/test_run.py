@@ -22,7 +22,7 @@ from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps
-from specsplit_coordinator.requests.generation import Draws, Generator
+from specsplit_coordinator.requests.generation import Generator, RandomSources
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess
@@ -55,9 +55,9 @@ def a_coordinator() -> tuple[Generator, Registry, Admission]:
     clock = SystemClock()
     registry = Registry(VOCABULARY, clock, 9.0)
     admission, log = Admission(registry, 9, 1.0), RequestLog(clock, Tracing("coordinator", TraceScope()))
-    draws, placement = Draws(lambda: 1, lambda: "drawn"), DrafterPlacement(DrafterScorer(registry, clock))
+    random, placement = RandomSources(lambda: 1, lambda: "drawn"), DrafterPlacement(DrafterScorer(registry, clock))
     cluster = ClusterAccess(registry, admission, Preempting(), placement, VOCABULARY)
-    generator = Generator(TOKENIZER, cluster, draws, log, Caps(), Quotas(Quota(), clock, 1.0))
+    generator = Generator(TOKENIZER, cluster, random, log, Caps(), Quotas(Quota(), clock, 1.0))
     return generator, registry, admission
 
 
@@ -65,7 +65,9 @@ async def test_a_caller_that_goes_away_while_its_session_moves_leaves_no_place_t
     generator, registry, admission = a_coordinator()
     for name, most in (("full", 64), ("roomy", 1)):
         member = registry.register(Register(name, "a:1", ModelInfo("toy", VOCABULARY, 512), most))
-        registry.hear(member, Heartbeat(Load(free_pages=0 if name == "full" else 99, total_pages=99, page_size=16)))
+        registry.on_heartbeat(
+            member, Heartbeat(Load(free_pages=0 if name == "full" else 99, total_pages=99, page_size=16))
+        )
     registry.drain(roomy := registry.verifiers[1])
 
     async def ask() -> None:

@@ -116,7 +116,7 @@ class Ranks:
     def heard(self, number: int, rank: Rank) -> None:
         assert rank.engine.rank is not None
         with self.lock:
-            self.group.heard(number, rank.engine.rank.report)
+            self.group.on_report(number, rank.engine.rank.report)
 
     def parked(self) -> None:
         eventually(lambda: all(rank.parked for rank in self.ranks))

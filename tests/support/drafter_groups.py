@@ -23,7 +23,7 @@ from specsplit.values import DrafterKind, Endpoint
 from specsplit_coordinator.edge.service import Coordinator
 from specsplit_coordinator.members.member_state import endpoint_of
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.requests.generation import Draws
+from specsplit_coordinator.requests.generation import RandomSources
 from specsplit_drafter.edge.service import Drafter, service_of
 from tests.support.drafting import POCKET
 from tests.support.meshes import ThreadMesh, mesh_of
@@ -62,7 +62,7 @@ class DrafterGroup:
 async def pocket_drafter_groups() -> AsyncIterator[list[DrafterGroup]]:
     """All of them are left in the end, by telling one rank of each."""
     settings = CoordinatorSettings(model=POCKET, listen="127.0.0.1:0", heartbeat_ms=100, lost_after_ms=60_000)
-    coordinator = Coordinator(settings, Draws(lambda: 1, lambda: "drawn"))
+    coordinator = Coordinator(settings, RandomSources(lambda: 1, lambda: "drawn"))
     async with AsyncExitStack() as stack:
         address = await coordinator.service.start()
         stack.push_async_callback(coordinator.stop)

@@ -65,9 +65,9 @@ class Ranks:
         for number, verifier in enumerate(self.verifiers):
             rank = verifier.engine.rank
             self.group.join(GroupRank("g", number, len(self.verifiers)))
-            self.group.heard(number, rank.report)
+            self.group.on_report(number, rank.report)
             rank.on_report = lambda number=number, rank=rank: loop.call_soon_threadsafe(
-                lambda: self.group.heard(number, rank.report)
+                lambda: self.group.on_report(number, rank.report)
             )
 
     @contextmanager

@@ -27,7 +27,7 @@ from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps
-from specsplit_coordinator.requests.generation import Draws, Generator
+from specsplit_coordinator.requests.generation import Generator, RandomSources
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess, Decoder
@@ -130,10 +130,10 @@ def around(decoder: Decoder, registry: Registry, tokenizer: Tokenizer) -> World:
     """The coordinator's parts around what decodes."""
     clock = SystemClock()
     log = RequestLog(clock, Tracing("coordinator", TraceScope()))
-    draws = Draws(lambda: 1, lambda: "drawn")
+    random = RandomSources(lambda: 1, lambda: "drawn")
     placement = DrafterPlacement(DrafterScorer(registry, clock))
     cluster = ClusterAccess(registry, Admission(registry, 9, 1.0), decoder, placement, tokenizer.vocabulary)
-    generator = Generator(tokenizer, cluster, draws, log, Caps(), Quotas(Quota(), log.clock, 1.0))
+    generator = Generator(tokenizer, cluster, random, log, Caps(), Quotas(Quota(), log.clock, 1.0))
     return World(generator, log)
 
 

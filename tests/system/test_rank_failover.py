@@ -126,7 +126,7 @@ class Stage:
         member, rank = self.registry.register(who), verifier.engine.rank
         self.verifiers[who.member_id] = verifier
         if (group := member.group) is not None:
-            loop, hear = asyncio.get_running_loop(), self.registry.hear_wave
+            loop, hear = asyncio.get_running_loop(), self.registry.on_wave_report
             group.subscribe(lambda: verifier.engine.post(StartWave(group.wave)))
             rank.on_report = lambda: loop.call_soon_threadsafe(lambda: hear(member, rank.report))
 

@@ -159,7 +159,7 @@ def messages(world: World, number: int, rank: Rank) -> Iterator[World]:
                 yield world.rank(number, **after._asdict())
     if rank.up:
         heard = world.rank(number, up=rank.up[1:])
-        yield heard.knowing(heard.waves.heard(rank.up[0]))
+        yield heard.knowing(heard.waves.reported(rank.up[0]))
 
 
 def steps(world: World, number: int, rank: Rank) -> Iterator[World]:

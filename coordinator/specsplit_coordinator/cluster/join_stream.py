@@ -117,15 +117,15 @@ class JoinStream:
             self._unsubscribe.pop()()
         if self._member.lost_because is None:
             _log.info("member left", extra=fields(member_id=self._member.member_id, why=why))
-        self._registry.part(self._member, why)
+        self._registry.on_stream_ended(self._member, why)
 
     async def _read(self, reports: AsyncIterator[Report]) -> None:
         async for report in reports:
             match report:
                 case Heartbeat():
-                    self._registry.hear(self._member, report)
+                    self._registry.on_heartbeat(self._member, report)
                 case WaveReport():
-                    self._registry.hear_wave(self._member, report)
+                    self._registry.on_wave_report(self._member, report)
                 case Draining():
                     self._registry.drain(self._member)
                 case Register():

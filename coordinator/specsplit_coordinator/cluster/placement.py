@@ -10,7 +10,7 @@ from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.values import DrafterInfo, DrafterKind, Vocabulary
 from specsplit_coordinator.cluster.drafter_scorer import GUESS_STEPS, DrafterScorer
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
-from specsplit_coordinator.members.fit import fitting_info
+from specsplit_coordinator.members.compatibility import compatible_info
 from specsplit_coordinator.members.member_state import KIND_ORDER, MemberState
 from specsplit_coordinator.members.registry import Registry
 
@@ -182,7 +182,7 @@ def choose_drafter(
     if wish == NO_DRAFTER:
         return None
     kinds = KIND_ORDER if wish is None else (DrafterKind(wish),)
-    found = [drafter for drafter in drafters if (info := fitting_info(drafter, target)) and info.kind in kinds]
+    found = [drafter for drafter in drafters if (info := compatible_info(drafter, target)) and info.kind in kinds]
     taking = [drafter for drafter in found if not drafter.closed_because]
     if taking or wish is None:
         return min(
@@ -226,7 +226,7 @@ def _what_is_there(drafters: Sequence[MemberState], target: Vocabulary) -> str:
     for drafter in drafters:
         info = drafter.who.role
         if isinstance(info, DrafterInfo):
-            other = "" if fitting_info(drafter, target) else "another vocabulary"
+            other = "" if compatible_info(drafter, target) else "another vocabulary"
             state = "draining" if drafter.draining else drafter.closed_because or other
             counts[f"{info.kind.value} ({state})" if state else info.kind.value] += 1
     return "the cluster has " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

@@ -1,4 +1,4 @@
-"""The coordinator process, put together."""
+"""The coordinator process: it makes the parts and connects them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specsplit_coordinator.cluster.rebalancer import Rebalancer
 from specsplit_coordinator.cluster.roster_updater import RosterUpdater
 from specsplit_coordinator.cluster.rosters import Rosters
 from specsplit_coordinator.edge.servicers import ClusterServicer, CoordinatorServicer
-from specsplit_coordinator.edge.telemetry import tell
+from specsplit_coordinator.edge.telemetry import subscribe
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.orders import Orders
 from specsplit_coordinator.members.registry import Registry
@@ -33,15 +33,15 @@ from specsplit_coordinator.page.snapshot import ClusterSnapshot
 from specsplit_coordinator.page.watching import watch
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps, tell_small_queue
-from specsplit_coordinator.requests.generation import Draws, Generator
+from specsplit_coordinator.requests.generation import Generator, RandomSources
 from specsplit_coordinator.requests.maintenance import Maintenance
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess
 
 _SEED_BITS = 53
-"""Drawn seeds fit a JSON number, so that every reader can give them back unchanged."""
-_DRAWS = Draws(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
+"""Bits of a random seed: few enough for a JSON number, so that every reader can give the seed back unchanged."""
+_RANDOM = RandomSources(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
 
 
 def main(settings: CoordinatorSettings) -> int:
@@ -50,9 +50,9 @@ def main(settings: CoordinatorSettings) -> int:
 
 
 class Coordinator:
-    """The parts and their wiring. To be made on the event loop that it lives on; `service` is its life."""
+    """The parts of a coordinator and their connections. To be made on its event loop; `service` starts and stops it."""
 
-    def __init__(self, settings: CoordinatorSettings, draws: Draws | None = None) -> None:
+    def __init__(self, settings: CoordinatorSettings, random: RandomSources | None = None) -> None:
         """Reads the tokenizer. Raises LoadError, and Unavailable as `Server` does."""
         tell_small_queue(settings)
         tokenizer, clock, server = Tokenizer.load(settings.model), SystemClock(), _server(settings)
@@ -65,13 +65,13 @@ class Coordinator:
         self.requests = RequestLog(clock, server.tracing)
         self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen), clients=settings.named_clients)
         self.failed = asyncio.Event()
-        """Never set: nothing of it runs on a thread that could die."""
+        """Never set: a coordinator has no thread that could die."""
         self._open = AsyncExitStack()
         """What has to be closed at the end."""
         client, scorer = VerifierClient(settings, server.tracing), DrafterScorer(self.registry, clock)
         self._open.push_async_callback(client.close)
         cluster = ClusterAccess(self.registry, self.admission, client, DrafterPlacement(scorer), tokenizer.vocabulary)
-        generator = Generator(tokenizer, cluster, draws or _DRAWS, self.requests, Caps.of(settings), quotas)
+        generator = Generator(tokenizer, cluster, random or _RANDOM, self.requests, Caps.of(settings), quotas)
         self._open.callback(generator.close)
         self._programs = self._for_programs(settings, generator)
         self._members = self._for_members(settings, scorer)
@@ -99,10 +99,10 @@ class Coordinator:
         return ClusterServicer(self.registry, rosters, self.orders, settings.heartbeat_ms, reachable)
 
     def _wire(self) -> None:
-        """Connect the parts: who is told of what."""
+        """Subscribe the parts to one another, and add the servicers to the server."""
         tracing, orders = self.service.server.tracing, self.orders
         orders.subscribe(lambda: tracing.apply(orders.tracing))
-        tell(self.requests, self.metrics)
+        subscribe(self.requests, self.metrics)
         self.metrics.watch(self._cluster)
         self.registry.on_gone.append(self._gone)
         server = self.service.server
@@ -124,7 +124,7 @@ class Coordinator:
         await self.service.stop()
 
     async def drained(self) -> None:
-        """Waiting and running requests finish, and their answers are read; then the members are told."""
+        """Wait until all requests have finished and their answers are read, then end the Join streams."""
         try:
             await self.admission.idle()
             await self._programs.delivered()
@@ -132,7 +132,7 @@ class Coordinator:
             self._members.dismiss()
 
     async def close(self) -> None:
-        """End what runs beside the server."""
+        """End everything but the server."""
         await self._open.aclose()
 
     def _cluster(self) -> Cluster:
@@ -147,7 +147,7 @@ class Coordinator:
         )
 
     def _gone(self, member: MemberState) -> None:
-        """A member that went without a word is lost, unless it is this process that leaves."""
+        """Count a member that went without draining as lost, unless this process itself is leaving."""
         if not member.leaving and self.service.server.phase is Phase.SERVING:
             self.metrics.member_lost(member.who.role)
 

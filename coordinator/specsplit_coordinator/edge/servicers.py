@@ -24,7 +24,7 @@ from specsplit.wire.limits import MAX_MEMBERS
 from specsplit_coordinator.cluster.join_stream import LEAVING, JoinStream, registration
 from specsplit_coordinator.cluster.rosters import Rosters
 from specsplit_coordinator.edge.response_buffer import ResponseBuffer
-from specsplit_coordinator.members.fit import check_known
+from specsplit_coordinator.members.compatibility import check_controller
 from specsplit_coordinator.members.order_log import log_change
 from specsplit_coordinator.members.orders import Orders
 from specsplit_coordinator.members.registry import Registry
@@ -120,7 +120,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> wire.PlanToldMessage:
         """Change the default plan of every verifier, and who decides about it."""
         changes, control, reset = wire.set_plan_from_wire(request)
-        check_known(control, self._registry.verifiers)
+        check_controller(control, self._registry.verifiers)
         changed = self._orders.change_plan(changes, control, reset=reset)
         told = self._plan_told()
         log_change("plan", changed, told.members, context)

@@ -16,7 +16,7 @@ from specsplit_coordinator.requests.request_trace import Value
 _log = logging.getLogger(__name__)
 
 
-def tell(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
+def subscribe(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
     """From now on make metrics, spans and log lines of what the request log says."""
     requests.on_ended += [_write, _trace]
     if metrics.on:
@@ -39,7 +39,7 @@ def _write(request: LoggedRequest, ending: Ending) -> None:
 
 def _count(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
     def ended(request: LoggedRequest, ending: Ending) -> None:
-        metrics.used(request.client, request.asked.n, request.particulars.prompt_tokens + request.tokens)
+        metrics.used(request.client, request.asked.n, request.details.prompt_tokens + request.tokens)
         if request.reason is None:
             metrics.failed(ending.code.name)
         else:
@@ -60,7 +60,7 @@ def _trace(request: LoggedRequest, ending: Ending) -> None:
 
 
 def _attributes(request: LoggedRequest, ending: Ending) -> dict[str, Value]:
-    attributes, known = _asked(request.asked), request.particulars
+    attributes, known = _asked(request.asked), request.details
     if known.model:
         attributes |= {"gen_ai.request.model": known.model, "gen_ai.request.seed": _wire_int(known.seed)}
     if request.first_tokens_at is not None:
@@ -89,8 +89,8 @@ def _answered(request: LoggedRequest) -> dict[str, Value]:
     answered: dict[str, Value] = {
         "gen_ai.response.finish_reasons": [done.reason.value for done in dones],
         "gen_ai.response.id": request.request_id,
-        "gen_ai.response.model": request.particulars.model,
-        "gen_ai.usage.input_tokens": request.particulars.prompt_tokens,
+        "gen_ai.response.model": request.details.model,
+        "gen_ai.usage.input_tokens": request.details.prompt_tokens,
         "gen_ai.usage.output_tokens": sum(done.usage.completion_tokens for done in dones),
         "specsplit.verifier": _each_once(done.verifier for done in dones),
         "specsplit.steps": speculation.steps,

@@ -15,16 +15,16 @@ from specsplit.clock import Clock
 
 FIRST_COOL_DOWN_S = 0.5
 LAST_COOL_DOWN_S = 30.0
-_MOST_DOUBLINGS = 16  # more than the last cool-down needs, and far from what a float cannot hold
+_MOST_DOUBLINGS = 16  # more than the longest cool-down needs, and well within what a float can hold
 
 
 class Breaker:
-    """What the sessions placed on one verifier say of it. Pure: time is the clock's."""
+    """The breaker of one verifier: how the sessions placed on it have fared. Pure: time is an argument."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.failures = 0
-        """How often in a row it was tried in vain."""
+        """Failures in a row."""
         self._until = self._failed_at = -math.inf
         self._trial = False
 
@@ -40,21 +40,21 @@ class Breaker:
 
     @property
     def admits(self) -> bool:
-        """False if other verifiers are to be preferred: this one cools down, or is being tried."""
+        """False while the verifier cools down, or is tried with one session: others are preferred then."""
         return self.cool_down_s == 0.0 and not self._trial
 
     def begin(self) -> bool:
-        """A session is placed on the verifier. True if it is a trial; then `end_trial` has to be called when it is over."""
+        """Note that a session is placed on the verifier -> whether it is a trial; then `end_trial` has to be called when it is over."""
         trial = self.failures > 0 and not self._trial
         self._trial |= trial
         return trial
 
     def end_trial(self) -> None:
-        """The session that was tried is over, or has got its first event."""
+        """Note that the trial session is over, or has got its first event."""
         self._trial = False
 
     def failed(self) -> None:
-        """A session failed. Failures while the verifier cools down belong to the one that opened the breaker."""
+        """Note that a session failed. Failures during the cool-down belong to the one that opened the breaker, and do not count."""
         self._failed_at = self._clock.now()
         if self.cool_down_s:
             return

@@ -1,7 +1,7 @@
-"""One rank group: who of it is there, and which of its waves has been started. Pure.
+"""One rank group: which of its ranks are there, and which of its waves has been started last. Pure.
 
-A wave is started once for all ranks, when one of them is parked and wants it, or when a session is placed on one while the group is parked.
-Which wave that was is told to every rank, at every join too. A coordinator that has started anew learns it from what the ranks report.
+The coordinator starts a wave for all ranks at once: when a parked rank asks for it, or when a session is placed on a rank of a parked
+group. Every rank is told the number of the wave, at every join too. A coordinator that was restarted learns it from the ranks' reports.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from specsplit.membership import GroupRank, WaveReport
 from specsplit_coordinator.members.observable import Observable
 
 FIRST_PATIENCE = 30
-"""How many times as long one is waited for that has yet to be whole: its ranks have met, and come here one by one."""
+"""A group that has yet to be whole is waited for this many times longer: its ranks have met, and join here one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waves:
-    """What the coordinator knows of the waves of one group. Each event gives the next value."""
+    """What the coordinator knows of the waves of one group. Each event returns the next value."""
 
     number: int = 0
-    """The last wave that was started, or that a rank said it has begun."""
+    """The last wave that was started here, or that a rank has reported."""
     parked: bool = True
     """True if that wave is known to be over."""
     wanted: bool = False
-    """True if the next one is to be started as soon as it may be."""
+    """True if the next wave is to be started as soon as it may."""
     broken: bool = False
-    """True if a rank is gone, or has not come for long: in a wave the others learn whether it is lost, or only its stream is."""
+    """True if a rank is gone, or has not come for long. In the next wave the others learn whether the rank is lost, or just its stream."""
 
-    def heard(self, report: WaveReport) -> Waves:
-        """Take in where a rank stands. What it says of a wave before the last one is old."""
+    def reported(self, report: WaveReport) -> Waves:
+        """Take in the report of a rank. One about an earlier wave is out of date, and changes nothing."""
         if report.number < self.number:
             return self
         if report.number > self.number:
@@ -38,19 +38,19 @@ class Waves:
         return Waves(self.number, self.parked or report.parked, self.wanted or report.wanted, self.broken)
 
     def placed(self) -> Waves:
-        """A session was placed on one of the ranks. If the wave is not known to be over, the rank says what it wants when it is."""
+        """A session was placed on one of the ranks. In a wave that changes nothing: the rank asks for the next one itself, later."""
         return replace(self, wanted=True) if self.parked else self
 
     def lost(self, *, leaving: bool) -> Waves:
-        """A rank of a whole group is gone, or one has not come for long.
+        """A rank of a whole group is gone, or a rank has not come for long.
 
-        If the group is `leaving`, those without work may go too, and nobody wakes them.
+        In a group that is `leaving`, ranks without work may leave, so no wave is wanted for that.
         """
         return replace(self, broken=True, wanted=self.wanted or not leaving)
 
     def started(self, *, whole: bool) -> Waves:
-        """Start the next wave, if it is wanted and the group is `whole`, or is `broken`: else no rank may begin one of which another never
-        hears. One that is back is told of it; one that is lost ends the wave, and the group.
+        """Start the next wave, if it is wanted and the group is `whole` or `broken`. Otherwise it waits, since a rank that is missing would
+        not be told. In a broken group, a rank that is back is told of the wave, and one that is lost ends the wave and the group.
         """
         broken = self.broken and not whole
         if self.wanted and self.parked and (whole or broken):
@@ -59,27 +59,27 @@ class Waves:
 
 
 class Group(Observable):
-    """One incarnation of a group; it changes when a wave is started or it is to end. Of a rank it knows no more than that it is there."""
+    """One incarnation of a group. Subscribers are notified when a wave is started, and when the group is to end."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
         self.since = 0.0
-        """When it was whole last, its first rank came, its last one went, or it was woken: what was last of these."""
+        """The latest of: the last time that it was whole, that its first rank came or its last rank went, and that it was woken."""
         self._ranks: dict[int, WaveReport | None] = {}
-        """The ranks that are there, and what each of them said last."""
+        """The ranks that are there, and the latest report of each."""
         self._waves = Waves()
         self._was_whole = False
         self.leaving = False
-        """True if a rank drains: the others can do nothing without it, and leave too."""
+        """True if a rank drains: the others can do nothing without it, so they leave too."""
 
     @property
     def closed_because(self) -> str:
-        """Why no session may be placed on its ranks; empty: all of them are there, and none drains."""
+        """Why no session may be placed on its ranks; empty if all of them are there and none drains."""
         if self.leaving:
             return f"a group of {self._size} ranks is draining"
-        lacking = [str(rank) for rank in range(self._size) if rank not in self._ranks]
-        return f"a group of {self._size} ranks lacks rank {' and '.join(lacking)}" if lacking else ""
+        missing = [str(rank) for rank in range(self._size) if rank not in self._ranks]
+        return f"a group of {self._size} ranks lacks rank {' and '.join(missing)}" if missing else ""
 
     @property
     def empty(self) -> bool:
@@ -88,15 +88,15 @@ class Group(Observable):
 
     @property
     def wave(self) -> int:
-        """The wave that all of its ranks should have begun; 0: none yet."""
+        """The number of the wave that all of its ranks should have begun; 0 if none was started yet."""
         return self._waves.number
 
-    def said(self, rank: int) -> WaveReport | None:
-        """Where a rank stands, as it said last."""
+    def report_of(self, rank: int) -> WaveReport | None:
+        """The latest report of a rank; None if it has not reported."""
         return self._ranks.get(rank)
 
     def join(self, who: GroupRank) -> None:
-        """A rank is there. Raises InvalidRequest if it is there already, or takes the group for one of another size."""
+        """Add a rank. Raises InvalidRequest if it is there already, or says that the group has another size."""
         if who.size != self._size:
             raise InvalidRequest("register.group.size", f"is {who.size}; another rank of it said {self._size}")
         if who.rank in self._ranks:
@@ -106,15 +106,15 @@ class Group(Observable):
         self._become(self._waves)
 
     def lose(self, rank: int) -> None:
-        """A rank is lost, or has left: the others can do nothing without it, and what they have is to end."""
+        """Remove a rank that is lost or has left: the others can do nothing without it, and their sessions are to end."""
         waves = self._waves.lost(leaving=self.leaving) if self._whole else self._waves
         del self._ranks[rank]
         self._become(waves)
 
-    def look(self, now: float, patience_s: float) -> None:
-        """Wake the ranks of a group that has not been whole for so long: they meet, and learn that one of them is lost.
+    def check(self, now: float, patience_s: float) -> None:
+        """Wake the ranks of a group that has not been whole for `patience_s`: in a wave they learn that one of them is lost.
 
-        One that has yet to be whole has more time. One that has been in a wave was whole, if only for an earlier coordinator.
+        A group that has yet to be whole gets more time; one that has been in a wave was whole before, if only for an earlier coordinator.
         """
         if not (self._was_whole or self.wave):
             patience_s *= FIRST_PATIENCE
@@ -125,17 +125,17 @@ class Group(Observable):
             self._become(self._waves.lost(leaving=self.leaving))
 
     def drain(self) -> None:
-        """A rank drains, and the group ends with it."""
+        """Note that a rank drains, so that the group is to end."""
         self.leaving = True
         self.notify()
 
-    def heard(self, rank: int, report: WaveReport) -> None:
-        """A rank says where it stands."""
+    def on_report(self, rank: int, report: WaveReport) -> None:
+        """Take in the report of a rank."""
         self._ranks[rank] = report
-        self._become(self._waves.heard(report))
+        self._become(self._waves.reported(report))
 
     def placed(self) -> None:
-        """A session was placed on one of the ranks."""
+        """Note that a session was placed on one of the ranks."""
         self._become(self._waves.placed())
 
     @property

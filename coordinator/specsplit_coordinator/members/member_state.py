@@ -44,7 +44,7 @@ class MemberState:
     """One live member. `running` is the coordinator's own count of sessions placed on it; it is ahead of what the member reports."""
 
     who: Register
-    heard_at: float
+    last_seen_at: float
     breaker: Breaker
     report: Heartbeat = field(default_factory=Heartbeat)
     """The member's latest heartbeat."""
@@ -111,7 +111,7 @@ class MemberState:
     @property
     def wave(self) -> WaveReport | None:
         """In which wave this rank of a group is, by its latest report; None for a member that is alone."""
-        return None if self.group is None or self.who.group is None else self.group.said(self.who.group.rank)
+        return None if self.group is None or self.who.group is None else self.group.report_of(self.who.group.rank)
 
     @property
     def reserved_pages(self) -> int:
@@ -130,7 +130,7 @@ class MemberState:
 
     def cool_down(self, lost: Iterable[str], until: float) -> None:
         """Let the drafters that the verifier has just lost cool down until `until`, and forget those whose time is over."""
-        self.cooling_down = {drafter: end for drafter, end in self.cooling_down.items() if end > self.heard_at}
+        self.cooling_down = {drafter: end for drafter, end in self.cooling_down.items() if end > self.last_seen_at}
         self.cooling_down |= dict.fromkeys(lost, until)
 
     def knows(self, control: Control) -> bool:
@@ -192,7 +192,7 @@ class MemberState:
             max_sessions=self.who.max_sessions,
             load=self.load,
             draining=self.leaving,
-            silent_ms=round((now - self.heard_at) * 1000),
+            silent_ms=round((now - self.last_seen_at) * 1000),
             plan=self.plan,
             speculation=self.speculation,
             group=self.who.group,

@@ -1,4 +1,4 @@
-"""The log of what operators change: from what to what, and who asked for it."""
+"""Log lines about orders: what was changed, from what to what, and by whom."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from specsplit_coordinator.members.orders import Changed
 _log = logging.getLogger(__name__)
 
 AS_SET = "as set"
-"""Stands for a field that nobody has changed."""
+"""What the log says of a field that no order changes."""
 NOT_ASKED = "(nobody is asked)"
-"""Stands for the name of a caller where callers are not asked who they are."""
+"""What the log says of a caller where callers are not authenticated."""
 
 
 def log_change(what: str, changed: Changed, told: int, context: Context) -> None:
-    """Log, as of this call, that so many members are told of a change. A call that changed nothing leaves no line."""
+    """Log a change that a call made, with the number of members that are told of it. A call that changed nothing is not logged."""
     if not changed:
         return
     values = {name: f"{_shown(was)} -> {_shown(now)}" for name, (was, now) in changed.items()}

@@ -1,4 +1,4 @@
-"""What an operator wants different in the whole cluster while it runs. Pure: those who carry it out subscribe."""
+"""The operator's orders: changes to plan, controller and tracing of the whole cluster. Pure: whoever carries them out subscribes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from specsplit.values import Control, Plan, PlanChanges, TraceChanges, TraceScop
 from specsplit_coordinator.members.observable import Observable
 
 Changed: TypeAlias = Mapping[str, tuple[object, object]]
-"""By the name of a field: what was wanted of it before, and what is now; None leaves it as everybody is set."""
+"""By the name of a field: its value before the change and after it; None stands for each member's own setting."""
 
 
 class Orders(Observable):
-    """The changes in force, gathered from every call since the coordinator started."""
+    """The orders in force, gathered from every call since the coordinator started."""
 
     def __init__(self) -> None:
         super().__init__()
         self.plan = PlanChanges()
         """The changes to the verifiers' own default plans."""
         self.control = Control()
-        """Who is to decide what the plan does not say."""
+        """Which controller decides what the plan leaves open."""
         self.tracing = TraceChanges()
-        """The changes to what everybody's own settings trace."""
+        """The changes to what the members' own settings trace."""
 
     def change_plan(self, changes: PlanChanges, control: Control | None = None, *, reset: bool = False) -> Changed:
         """Add changes to those in force, or put them in their place. Raises InvalidRequest for a value out of range."""

@@ -27,21 +27,27 @@ from specsplit_coordinator.requests.fair_queue import QueueOwner
 from specsplit_coordinator.requests.output import Output
 from specsplit_coordinator.requests.prompt import PromptReader
 from specsplit_coordinator.requests.quotas import Quotas
-from specsplit_coordinator.requests.request_log import LoggedChoice, LoggedRequest, Particulars, Remaining, RequestLog
+from specsplit_coordinator.requests.request_log import (
+    LoggedChoice,
+    LoggedRequest,
+    Remaining,
+    RequestDetails,
+    RequestLog,
+)
 from specsplit_coordinator.requests.run import ClusterAccess, Run
 
 SHORT_ANSWER: Final = 256
-"""Tokens of an answer to resume that are made text again on the event loop: some milliseconds."""
+"""An answer to resume of up to so many tokens is detokenized on the event loop, which takes some milliseconds."""
 
 
 @dataclass(frozen=True)
-class Draws:
-    """The sources of chance."""
+class RandomSources:
+    """Where random values come from."""
 
     seed: Callable[[], int]
-    """A fresh seed, 64 bits unsigned."""
+    """Returns a new seed, 64 bits unsigned."""
     request_id: Callable[[], str]
-    """A fresh name."""
+    """Returns a new request id."""
 
 
 class Generator:
@@ -51,7 +57,7 @@ class Generator:
         self,
         tokenizer: Tokenizer,
         cluster: ClusterAccess,
-        draws: Draws,
+        random: RandomSources,
         requests: RequestLog,
         caps: Caps,
         quotas: Quotas,
@@ -59,7 +65,7 @@ class Generator:
         self._tokenizer = tokenizer
         self._reader = PromptReader(tokenizer)
         self._cluster = cluster
-        self._draws = draws
+        self._random = random
         self._requests = requests
         self._caps = caps
         self._quotas = quotas
@@ -67,13 +73,13 @@ class Generator:
     async def generate(
         self, request: GenerateRequest, remaining_s: Remaining, client: str = ""
     ) -> AsyncGenerator[GenerateEvent, None]:
-        """Deltas of every choice, mixed, and a Done behind those of each. Whoever asks closes the generator, at the end too.
+        """Yield the deltas of all choices as they come, and a Done behind those of each. The caller has to close the generator.
 
-        `client` is the name by which quotas and the queue know him.
+        `client` is the name that quotas and the queue know the caller by.
 
-        Raises SpecsplitError; what one choice fails with ends the others.
+        Raises SpecsplitError; an error of one choice ends the others.
         """
-        with self._requests.follow(request, remaining_s, client) as logged:
+        with self._requests.track(request, remaining_s, client) as logged:
             owner = QueueOwner(client, request.priority)
             target = self._check(request)
             with self._quotas.request(client, request.n) as use:
@@ -83,11 +89,11 @@ class Generator:
                         yield event
 
     def model(self) -> ModelInfo:
-        """Tell what the verifiers serve, and whether its tokenizer takes conversations. Raises Unavailable if there is no verifier."""
+        """The model that the verifiers serve, and whether it takes conversations. Raises Unavailable if there is no verifier."""
         return replace(self._cluster.registry.model(), takes_chat=self._tokenizer.takes_chat)
 
     def refused(self, error: SpecsplitError) -> None:
-        """Note a request that could not even be read."""
+        """Log a request that could not be read."""
         self._requests.refused(error)
 
     def close(self) -> None:
@@ -105,12 +111,12 @@ class Generator:
     ) -> AsyncGenerator[GenerateEvent, None]:
         """Prepare the request, and run its choices.
 
-        What is read of it counts as used, what it resumes too, unless no verifier ever had it.
+        Tokens of its prompt, and of the answer that it resumes, count as used, unless it never gets to a verifier.
         """
         with self._permit(logged, owner):
             prepared = await self._prepare(request, target, logged, owner)
             runs = [await self._begin(prepared.choice(each.index), remaining_s, each) for each in logged.choices]
-        use(read := logged.particulars.prompt_tokens + len(request.resume_from))
+        use(read := logged.details.prompt_tokens + len(request.resume_from))
         choices = [run.events() for run in runs]
         try:
             for run in runs:
@@ -128,14 +134,14 @@ class Generator:
         return Run(self._cluster, prepared, await self._answer(prepared), remaining_s, logged)
 
     async def _answer(self, prepared: EngineRequest) -> Answer:
-        """Begin an answer, behind what the caller has of it already. Raises InvalidRequest if it cannot have that."""
+        """Begin an answer with the tokens that the caller has already. Raises InvalidRequest if the answer cannot begin so."""
         request, tokenizer = prepared.request, self._tokenizer
         output = Output(tokenizer.detokenizer(prepared.tokens), StopScanner(request.stop), tokenizer.piece)
         begin = partial(Answer, output, prepared.most, request.resume_from)
         return begin() if len(request.resume_from) <= SHORT_ANSWER else await self._reader.aside(begin)
 
     def _check(self, request: GenerateRequest) -> ModelInfo:
-        """What can be told at a glance. Returns what the verifiers serve."""
+        """Check what takes no time, before the request waits for anything -> the model that the verifiers serve."""
         check_wish(request.drafter)
         self._caps.check(request)
         StopScanner(request.stop)  # raises for a stop string that cannot be
@@ -151,36 +157,36 @@ class Generator:
         try:
             return self._cluster.admission.permit(logged.asked.n, owner)
         except SpecsplitError:
-            with logged.trace.stage("queue"):  # that is where it ended
+            with logged.trace.stage("queue"):  # the span of the stage in which the request ended
                 raise
 
     async def _prepare(
         self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest, owner: QueueOwner
     ) -> EngineRequest:
-        """Give the request its name, its seed and its tokens."""
-        request = replace(request, request_id=request.request_id or self._draws.request_id())
+        """Give the request its id, its seed and its tokens."""
+        request = replace(request, request_id=request.request_id or self._random.request_id())
         with logged.trace.stage("tokenize") as note:
             tokens = await self._reader.read(request.prompt, target.max_context)
             note("tokens", len(tokens))
         stopping, context_left = self._stopping(request, len(tokens), target), target.max_context - len(tokens)
         prepared = EngineRequest(request, target.model, tokens, self._seeded(request), stopping, context_left, owner)
-        logged.particulars = Particulars(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
+        logged.details = RequestDetails(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
         return prepared
 
     def _seeded(self, request: GenerateRequest) -> Sampling:
         if request.seeded:
             return request.sampling
-        return replace(request.sampling, seed=0 if request.sampling.greedy else self._draws.seed())
+        return replace(request.sampling, seed=0 if request.sampling.greedy else self._random.seed())
 
     def _stopping(self, request: GenerateRequest, prompt_tokens: int, target: ModelInfo) -> Stopping:
-        """When the session ends. Raises ContextExceeded for more output than the context has room for."""
+        """Make the conditions that end the session. Raises ContextExceeded if the context is too short for max_tokens."""
         asked, context_left = request.stopping.max_tokens, target.max_context - prompt_tokens
         _check_context(asked, prompt_tokens, target.max_context)
         return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, context_left))
 
 
 def _check_context(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
-    """Raise ContextExceeded, with the numbers, for more output than the context has room for: no verifier need be asked, nor waited for."""
+    """Raise ContextExceeded, with the numbers, if the context is too short for max_tokens. No verifier has to be asked for that."""
     context_left = max_context - prompt_tokens
     if max_tokens is not None and max_tokens > context_left:
         raise ContextExceeded(
@@ -193,9 +199,9 @@ T = TypeVar("T")
 
 
 async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """The events of all of them as they come, until the last stream ends; those of one stream are in order.
+    """Merge streams: yield the events of all of them as they come, those of one stream in order.
 
-    The first failure ends all of them and is raised. Closing this closes all of them.
+    The first failure ends all of them and is raised. Closing this generator closes all of them.
     """
     came: asyncio.Queue[T | asyncio.Task[None]] = asyncio.Queue()
     pumps = [asyncio.create_task(_pump(stream, came)) for stream in streams]

@@ -41,4 +41,4 @@ class Maintenance:
         for member in self._registry.sweep(late_s):
             _log.warning("member lost", extra=fields(member_id=member.member_id, why=member.lost_because))
         self._admission.serve_waiting()
-        self._rebalancer.look()
+        self._rebalancer.rebalance()

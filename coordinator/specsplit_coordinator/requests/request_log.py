@@ -1,4 +1,4 @@
-"""The request log: what becomes of every request, told once. `telemetry` subscribes to its events; the page reads it.
+"""The request log: what becomes of every request. `telemetry` subscribes to its events, and the page reads it.
 
     arrived ──> prepared ──> placed ──> first tokens ──> tokens … ──> ended: finished, failed, or left by the caller
 
@@ -27,16 +27,16 @@ from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.requests.request_trace import RequestTrace
 
 ENDED_KEPT = 8
-"""Requests that ran and are still known after their end."""
+"""Ended requests that ran, of which so many are kept."""
 REFUSED_KEPT = 4
-"""Requests that never ran and are still known after their end."""
+"""Ended requests that never ran, of which so many are kept."""
 QUEUED, RUNNING = "queued", "running"
 """The states of a request that has not ended."""
 
 Remaining = Callable[[], float | None]
-"""Gives the seconds that are left to a caller; None: there is no limit."""
-Heard = Callable[["LoggedRequest", float], None]
-"""Takes a request to which something has happened, and how many seconds after it arrived."""
+"""Returns the seconds until the deadline of a call; None if it has none."""
+RequestListener = Callable[["LoggedRequest", float], None]
+"""Called with a request to which something has happened, and the seconds since it arrived."""
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ class LoggedChoice:
     speculation: SpeculationStatistics = field(default_factory=SpeculationStatistics)
     latest_tokens_at: float | None = None
     failovers: int = 0
-    """How often it went on with another verifier, or with the same one come back."""
+    """How often it went on with another verifier, or with the same one after it had come back."""
     done: Done | None = None
     """The last message, if the choice finished."""
 
@@ -61,25 +61,29 @@ class LoggedChoice:
         first = self.request.verifier is None
         self.verifier, self.drafter = lease.verifier, lease.drafter
         if first:
-            self.request.tell(self.request.log.on_placed)
+            self.request.notify(self.request.log.on_placed)
 
     def failed_over(self, cause: FailoverCause, tokens: int) -> None:
-        """Note that it goes on elsewhere, with so many tokens that were generated already."""
+        """Note that the choice goes on elsewhere, behind so many tokens that it has already."""
         self.failovers += 1
         self.request.log.totals.failovers += 1
-        told = {"cause": cause.value, "verifier": self.verifier.member_id if self.verifier else "", "tokens": tokens}
-        self.request.trace.event("failover", told)
-        for hear in self.request.log.on_failover:
-            hear(cause, tokens)
+        attributes = {
+            "cause": cause.value,
+            "verifier": self.verifier.member_id if self.verifier else "",
+            "tokens": tokens,
+        }
+        self.request.trace.event("failover", attributes)
+        for listener in self.request.log.on_failover:
+            listener(cause, tokens)
 
     def preempted(self) -> None:
-        """Note that its verifier took its KV pages back."""
+        """Note that its verifier preempted it."""
         self.request.log.totals.preemptions += 1
 
     def resumed(self, tokens: int) -> None:
         """Note that the caller has so many tokens of it already."""
-        for hear in self.request.log.on_resumed:
-            hear(tokens)
+        for listener in self.request.log.on_resumed:
+            listener(tokens)
 
     def received(self, event: Tokens | Finished) -> None:
         """Note what the verifier has sent."""
@@ -95,16 +99,16 @@ class LoggedChoice:
         self.request.log.totals.tokens += number
         before, self.latest_tokens_at = self.latest_tokens_at, now
         if before is not None:
-            for hear in self.request.log.on_tokens:
-                hear(self.request, number, now - before)
+            for listener in self.request.log.on_tokens:
+                listener(self.request, number, now - before)
         elif self.request.first_tokens_at is None:
             self.request.first_tokens_at = now
-            self.request.tell(self.request.log.on_first_tokens)
+            self.request.notify(self.request.log.on_first_tokens)
 
 
 @dataclass(frozen=True, slots=True)
-class Particulars:
-    """What is known of a request; most of it from its preparation on."""
+class RequestDetails:
+    """The facts of a request, most of which are known once it is prepared."""
 
     request_id: str
     model: str = ""
@@ -120,14 +124,14 @@ class Ending:
     after_s: float
     """Seconds since the request arrived."""
     code: grpc.StatusCode
-    """The caller sees this unless it is gone."""
+    """The status that the caller sees, unless it is gone."""
     failure: Exception | None
     """What the request ended with, if it failed."""
 
 
 @dataclass(eq=False)
 class LoggedRequest:
-    """One request as far as it has come. Times are seconds of the coordinator's clock."""
+    """One request, and how far it has come. Times are seconds of the coordinator's clock."""
 
     log: RequestLog
     number: int
@@ -135,9 +139,9 @@ class LoggedRequest:
     asked: GenerateRequest
     arrived_at: float
     trace: RequestTrace
-    particulars: Particulars
+    details: RequestDetails
     client: str = ""
-    """Who asked; empty: nobody asked who he is."""
+    """The name of the caller; empty where callers are not authenticated."""
     first_tokens_at: float | None = None
     """When the first token of any choice came."""
     ending: Ending | None = None
@@ -150,7 +154,7 @@ class LoggedRequest:
     @property
     def request_id(self) -> str:
         """The name that the caller gave, or that it got."""
-        return self.particulars.request_id
+        return self.details.request_id
 
     @property
     def verifier(self) -> MemberState | None:
@@ -198,21 +202,21 @@ class LoggedRequest:
 
     @property
     def refused(self) -> bool:
-        """Whether it ended before it had a place on a verifier."""
+        """True if it ended before it had a place on a verifier."""
         return self.ending is not None and self.verifier is None
 
     def end(self, failure: Exception | None, left_s: float | None, allowed_s: float | None) -> None:
-        """Note that it is over: finished, failed, or left by the caller, with `left_s` of the `allowed_s` seconds that it gave to come."""
+        """Note that the request finished, failed, or was left by the caller with `left_s` of its `allowed_s` seconds to go."""
         code = grpc.StatusCode.OK if self.dones else _code(failure, left_s, allowed_s)
         self.ending = Ending(self.log.clock.now() - self.arrived_at, code, failure)
-        for hear in self.log.on_ended:
-            hear(self, self.ending)
+        for listener in self.log.on_ended:
+            listener(self, self.ending)
 
-    def tell(self, whom: list[Heard]) -> None:
-        """Tell subscribers that something has happened to the request."""
+    def notify(self, listeners: list[RequestListener]) -> None:
+        """Call these listeners."""
         after_s = self.log.clock.now() - self.arrived_at
-        for hear in whom:
-            hear(self, after_s)
+        for listener in listeners:
+            listener(self, after_s)
 
 
 @dataclass(slots=True)
@@ -232,8 +236,8 @@ class Totals:
     """How often a verifier took the KV pages of a choice back."""
 
 
-class Ended:
-    """The requests that ended last. Those that never ran have a bound of their own: many refusals push out none that ran."""
+class RecentRequests:
+    """The requests that ended last. Those that never ran are counted apart, so that many refusals displace none that ran."""
 
     def __init__(self) -> None:
         self._ran: deque[LoggedRequest] = deque(maxlen=ENDED_KEPT)
@@ -249,16 +253,16 @@ class Ended:
 
 
 class RequestLog:
-    """The requests on their way, those that ended last, and sums since the start."""
+    """The requests that wait or run, those that ended last, and sums since the start."""
 
     def __init__(self, clock: Clock, tracing: Tracing) -> None:
         self.clock = clock
         self._tracing = tracing
         self.on_refused: list[Callable[[SpecsplitError], None]] = []
         """Called for a request that could not even be read."""
-        self.on_placed: list[Heard] = []
+        self.on_placed: list[RequestListener] = []
         """Called when a request has its first place on a verifier."""
-        self.on_first_tokens: list[Heard] = []
+        self.on_first_tokens: list[RequestListener] = []
         self.on_tokens: list[Callable[[LoggedRequest, int, float], None]] = []
         """Called with how many more tokens came, and how many seconds after those before."""
         self.on_failover: list[Callable[[FailoverCause, int], None]] = []
@@ -267,12 +271,12 @@ class RequestLog:
         """Called with how many tokens of its answer a caller had already."""
         self.on_ended: list[Callable[[LoggedRequest, Ending], None]] = []
         self._open: dict[int, LoggedRequest] = {}
-        self._ended = Ended()
+        self._ended = RecentRequests()
         self.totals = Totals()
 
     @property
     def requests(self) -> tuple[LoggedRequest, ...]:
-        """Requests on their way in order of arrival, then those of `Ended`."""
+        """Requests that wait or run, in order of arrival, then those that ended last."""
         return (*self._open.values(), *self._ended)
 
     def find(self, number: int) -> LoggedRequest | None:
@@ -281,15 +285,15 @@ class RequestLog:
 
     def refused(self, error: SpecsplitError) -> None:
         """Note a request that could not even be read."""
-        for hear in self.on_refused:
-            hear(error)
+        for listener in self.on_refused:
+            listener(error)
 
     @contextmanager
-    def follow(self, asked: GenerateRequest, remaining_s: Remaining, client: str = "") -> Generator[LoggedRequest]:
-        """A request that has arrived, and ends with the block. To be entered in the task of its call."""
+    def track(self, asked: GenerateRequest, remaining_s: Remaining, client: str = "") -> Generator[LoggedRequest]:
+        """Log a request from its arrival to its end, which is that of the block. To be entered in the task of its call."""
         self.totals.arrived += 1
-        trace, particulars = RequestTrace(self._tracing, self.clock), Particulars(asked.request_id)
-        request = LoggedRequest(self, self.totals.arrived, asked, self.clock.now(), trace, particulars, client)
+        trace, details = RequestTrace(self._tracing, self.clock), RequestDetails(asked.request_id)
+        request = LoggedRequest(self, self.totals.arrived, asked, self.clock.now(), trace, details, client)
         self._open[request.number] = request
         failure: Exception | None = None
         allowed_s = remaining_s()
@@ -305,7 +309,7 @@ class RequestLog:
 
 
 def _code(failure: Exception | None, left_s: float | None, allowed_s: float | None) -> grpc.StatusCode:
-    """The status of a request that failed with this, or that its caller has left."""
+    """The status of a request that failed with `failure`, or that its caller has left."""
     if isinstance(failure, SpecsplitError):
         return code_of(failure)
     return code_of_departure(left_s, allowed_s) if failure is None else grpc.StatusCode.INTERNAL

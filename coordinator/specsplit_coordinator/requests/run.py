@@ -1,4 +1,4 @@
-"""The run of one choice: its sessions on verifiers, one behind the other, until its answer has an end.
+"""The run of one choice: its sessions on verifiers, one after the other, until its answer is complete.
 
 place ──> decode ──> end
   ^          │
@@ -32,7 +32,7 @@ from specsplit_coordinator.requests.request_log import LoggedChoice, Remaining
 
 _log = logging.getLogger(__name__)
 SHORTAGE_S: Final = 0.5
-"""After so long a session is tried where a target has failed on it already, if all have: it may have been short of memory."""
+"""If the targets of all verifiers have failed on a session, it is tried again after this time: one may have been short of memory."""
 
 
 class Decoder(Protocol):
@@ -45,13 +45,13 @@ class Decoder(Protocol):
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
     ) -> AsyncGenerator[DecodeEvent, None]:
-        """The events of one session, which belongs below `trace`; closing the generator ends it."""
+        """Decode one session, whose spans are below `trace`, and yield its events; closing the generator ends it."""
         ...
 
 
 @dataclass(frozen=True)
 class ClusterAccess:
-    """How runs reach the cluster: its members, their places, and the sessions on them."""
+    """What runs use of the cluster: its members, the places on them, and sessions on verifiers."""
 
     registry: Registry
     admission: Admission
@@ -76,29 +76,29 @@ class Run:
         self._answer = answer
         self._remaining_s = remaining_s
         self._logged = logged
-        self._stalls = Stalls(len(answer.tokens))
+        self._retries = RetryBudget(len(answer.tokens))
         self._failure: SpecsplitError | None = None
-        """What its last verifier ended with, of those that failed it."""
+        """The error of the last verifier that failed it."""
         self._failed_on = frozenset[str]()
         """Verifiers, by member id, whose targets have failed on it."""
         self._reserved: Lease | None = None
-        """The place to which it moves from the verifier that preempted it."""
+        """The lease on the verifier that it moves to, after another one has preempted it."""
         self._first: Waiter | None = None
-        """The place that it was lined up for before it was run."""
+        """Its entry in the queue, if it was enqueued before it was run."""
 
     def enqueue(self) -> None:
-        """Begin to wait for a verifier now, so that it is counted when the next request asks; `cancel` has to be called at the end."""
+        """Enter the queue now, so that the next request finds this one counted; `cancel` has to be called at the end."""
         if self._unfinished:
             self._first = self._cluster.admission.enqueue(self._placement, owner=self._prepared.owner)
 
     def cancel(self) -> None:
-        """Stop waiting for a verifier, if the choice was never run. A second call does nothing."""
+        """Leave the queue, if the choice was never run. A second call does nothing."""
         place, self._first = self._first, None
         if place is not None:
             self._cluster.admission.cancel(place)
 
     async def events(self) -> AsyncGenerator[GenerateEvent, None]:
-        """The deltas of the choice, then its Done. Raises SpecsplitError."""
+        """Yield the deltas of the choice, then its Done. Raises SpecsplitError."""
         index = self._logged.index
         self._logged.resumed(len(self._answer.tokens))
         async with aclosing(self._deltas()) as deltas:
@@ -116,7 +116,9 @@ class Run:
         finally:
             if self._reserved is not None:
                 self._reserved.release()
-        if self._answer.end is None:  # the verifier was lost behind the last token that there can be
+        if (
+            self._answer.end is None
+        ):  # the verifier was lost after the last token of the answer, and before it could say so
             for delta in self._answer.finish(FinishReason.LENGTH):
                 yield delta
 
@@ -125,21 +127,21 @@ class Run:
         return self._answer.end is None and not self._answer.full
 
     async def _session(self) -> AsyncGenerator[Delta, None]:
-        """What one session on a verifier adds to the answer. Raises SpecsplitError if the choice ends with that."""
+        """Run one session on a verifier, and yield what it adds to the answer. Raises SpecsplitError if the choice fails with it."""
         lease = await self._place()
         try:
             async with aclosing(self._decoded(lease)) as deltas:
                 async for delta in deltas:
                     yield delta
         except (Unavailable, Exhausted) as error:
-            self._let_down(lease.verifier, error)
+            self._on_failure(lease.verifier, error)
             if isinstance(error, TargetFailed) and self._unfinished and not self._untried:
                 await asyncio.sleep(SHORTAGE_S)
         finally:
             lease.release()
 
     async def _place(self) -> Lease:
-        """A verifier and a drafter for what is left of the answer."""
+        """Wait for a verifier, and choose a drafter, for what is left of the answer."""
         lease, self._reserved = self._reserved or await self._wait(), None
         self._take_drafter(lease)
         self._logged.placed(lease)
@@ -149,7 +151,7 @@ class Run:
         failure = self._failure
         with self._logged.request.trace.stage("queue") as note:
             try:
-                lease = await self._entered(again=failure is not None)
+                lease = await self._acquire(again=failure is not None)
             except Unavailable as error:
                 if failure is None:
                     raise
@@ -157,7 +159,7 @@ class Run:
             note("verifier", lease.verifier.member_id)
         return lease
 
-    async def _entered(self, *, again: bool) -> Lease:
+    async def _acquire(self, *, again: bool) -> Lease:
         first, self._first = self._first, None
         if first is not None:
             return await self._cluster.admission.wait(first)
@@ -174,8 +176,8 @@ class Run:
         return any(member.member_id not in self._failed_on for member in members if not member.closed_because)
 
     def _take_drafter(self, lease: Lease) -> None:
-        """Choose a drafter. Who has some of the answer does without one of the wished kind; for others, raises Unavailable and gives the
-        place back: that is no fault of the verifier.
+        """Choose a drafter. If there is none of the wished kind, a choice that has some of its answer goes on without; otherwise
+        the lease is released, since that is no failure of the verifier, and Unavailable is raised.
         """
         cluster, wish, sampled = self._cluster, self._prepared.request.drafter, not self._prepared.sampling.greedy
         try:
@@ -190,7 +192,7 @@ class Run:
         lease.take_drafter(drafter)
 
     async def _decoded(self, lease: Lease) -> AsyncGenerator[Delta, None]:
-        """What the verifier of `lease` adds to the answer, to its end or until it moves. Raises SpecsplitError if that stops short."""
+        """Yield what the verifier of `lease` adds to the answer, until that is complete or the choice moves. Raises SpecsplitError."""
         begun, drafter = len(self._answer.tokens), None if lease.drafter is None else endpoint_of(lease.drafter)
         session, trace = self._prepared.session(self._answer, drafter), self._logged.request.trace.context
         events = self._cluster.decoder.decode(lease.verifier, session, self._remaining_s(), trace)
@@ -209,25 +211,25 @@ class Run:
         raise SpecsplitError(f"verifier {lease.verifier.member_id} ended the session without saying why")
 
     def _preempted(self, verifier: MemberState, begun: int) -> None:
-        """Reserve a place where there are pages for it; not before it has got on from where it had `begun` here, lest it go round."""
+        """Reserve a place on a verifier with pages for it, unless it has got no tokens since it had `begun` here: it could move forever."""
         self._logged.preempted()
         if self._answer.full or len(self._answer.tokens) == begun:
             return
         self._reserved = self._cluster.admission.acquire_elsewhere(verifier, self._placement)
         if self._reserved is not None:
-            self._goes_on(FailoverCause.PREEMPTED)
+            self._fail_over(FailoverCause.PREEMPTED)
 
-    def _let_down(self, verifier: MemberState, error: SpecsplitError) -> None:
-        """A verifier failed it, or is gone: it cools down, and the choice goes on elsewhere. Raises the error if it ends here.
+    def _on_failure(self, verifier: MemberState, error: SpecsplitError) -> None:
+        """Handle a verifier that failed the choice or is gone: it cools down, and the choice goes on elsewhere, or the error is raised.
 
-        One whose target fails on this choice alone is well for all others, and does not cool down.
+        A verifier whose target fails on this choice alone is fine for others, and does not cool down.
         """
         if isinstance(error, TargetFailed):
             self._failed_on |= {verifier.member_id}
         else:
             verifier.breaker.failed()
         received = len(self._answer.tokens)
-        goes_on = self._answer.full or self._stalls.goes_on(received, verifier, self._cluster.registry.verifiers)
+        goes_on = self._answer.full or self._retries.allows(received, verifier, self._cluster.registry.verifiers)
         told = fields(
             request=self._logged.request.request_id,
             member_id=verifier.member_id,
@@ -240,12 +242,12 @@ class Run:
         if not goes_on:
             raise error
         self._failure = error
-        if self._answer.full:  # only the verifier's last message is missing, and nobody else is asked for it
+        if self._answer.full:  # only the last message of the verifier is missing, and no other is asked for that
             self._answer.moves()
         else:
-            self._goes_on(_cause(verifier))
+            self._fail_over(_cause(verifier))
 
-    def _goes_on(self, cause: FailoverCause) -> None:
+    def _fail_over(self, cause: FailoverCause) -> None:
         self._answer.moves()
         self._logged.failed_over(cause, len(self._answer.tokens))
 
@@ -267,28 +269,28 @@ class Run:
 
 
 def _cause(verifier: MemberState) -> FailoverCause:
-    """Why a session had to leave a verifier."""
+    """Tell why a session had to leave a verifier."""
     if verifier.leaving:
         return FailoverCause.DRAINED
     return FailoverCause.LOST if verifier.absent else FailoverCause.FAILED
 
 
 MAX_PLACEMENTS = 3
-"""Verifiers that one choice is tried on without a new token, at most: a request that brings verifiers down must not meet all of them."""
+"""Placements of a choice in a row that bring no token, at most: a request that crashes verifiers must not be sent to all of them."""
 
 
-class Stalls:
-    """Counts placements in a row that brought no new token. Those that brought one are bounded by time alone."""
+class RetryBudget:
+    """Bounds the placements of one choice in a row that bring no new token. Those that bring one are bounded by the deadline alone."""
 
     def __init__(self, tokens: int = 0) -> None:
         """`tokens`: those that the choice began with."""
         self._tokens = tokens
         self._in_a_row = 0
 
-    def goes_on(self, tokens: int, failed: MemberState, verifiers: Sequence[MemberState]) -> bool:
-        """A verifier let the choice down behind so many tokens. False if it is to end with that.
+    def allows(self, tokens: int, failed: MemberState, verifiers: Sequence[MemberState]) -> bool:
+        """Count a failed placement, after which the choice has `tokens` tokens -> whether there may be another.
 
-        A verifier that is still in the cluster, and has failed so often that nobody expects anything of it, is not waited for.
+        There may not if the only verifier is the one that failed, is still in the cluster, and has failed too often in a row.
         """
         self._in_a_row = 0 if tokens > self._tokens else self._in_a_row + 1
         self._tokens = tokens

@@ -1,4 +1,4 @@
-"""What fits together in one cluster: vocabularies, and what its verifiers can be told. Pure."""
+"""Checks that the members of a cluster are compatible: their vocabularies, and the controllers that verifiers have. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from specsplit.values import Control, DrafterInfo, ModelInfo, Vocabulary
 from specsplit_coordinator.members.member_state import MemberState
 
 
-def fitting_info(member: MemberState, target: Vocabulary) -> DrafterInfo | None:
-    """What the drafter on `member` says of itself, if it can draft for `target`."""
+def compatible_info(member: MemberState, target: Vocabulary) -> DrafterInfo | None:
+    """The info of the drafter `member`; None if its vocabulary does not fit that of the target."""
     info = member.who.role
     if not isinstance(info, DrafterInfo) or (info.vocabulary is not None and not info.vocabulary.fits(target)):
         return None
@@ -18,7 +18,7 @@ def fitting_info(member: MemberState, target: Vocabulary) -> DrafterInfo | None:
 
 
 def check_vocabulary(member_id: str, model: ModelInfo, own: Vocabulary, verifiers: Sequence[MemberState]) -> None:
-    """Raise Incompatible if a verifier that comes serves another vocabulary than the coordinator, or than the verifiers that are there."""
+    """Raise Incompatible if a verifier that registers serves another vocabulary than the coordinator or the verifiers that are there."""
     mine = f"verifier {member_id} serves {model.model} with {model.vocabulary}"
     if not model.vocabulary.fits(own):
         raise Incompatible(f"vocabulary mismatch: {mine}; the coordinator's tokenizer has {own}")
@@ -29,8 +29,8 @@ def check_vocabulary(member_id: str, model: ModelInfo, own: Vocabulary, verifier
             raise Incompatible(f"vocabulary mismatch in one cluster: {mine}; {theirs}")
 
 
-def check_known(control: Control, verifiers: Sequence[MemberState]) -> None:
-    """Raise Incompatible, naming it, if one of the verifiers cannot be told to use this controller."""
+def check_controller(control: Control, verifiers: Sequence[MemberState]) -> None:
+    """Raise Incompatible, naming the verifier, if one of them does not have this controller."""
     for member in verifiers:
         if not member.knows(control):
             known = ", ".join(member.who.controllers) or "none"
