@@ -6,7 +6,7 @@ lately, is more than the time that its place takes by the true cost curve.
 
 One knows how often nodes of such a survival are accepted. One knows what the target will say: it takes what will be
 accepted and what stands before that, and does not wait where no grow can bring anything. To both what drafters grow is given, and they wait
-as the product does under a static plan, or never. The third has drafters that know the text too.
+by the product's rule, or never. The third has drafters that know the text too.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from specsplit_verifier.policy.planner import Batch, Pause, Planner, prompt_chun
 from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
 from specsplit_verifier.sessions.session import Session
+from specsplit_verifier.sessions.wait_policy import Prospect, worth_waiting
 
 MOST = TreeLimits(num_draft_tokens=64, topk=16, num_steps=32)
 """What an oracle looks at of a speculation."""
@@ -53,8 +54,8 @@ class Knowledge(Protocol):
         """What is worth considering of a draft whose nodes stand best first; the root alone is the first choice."""
         ...
 
-    def pause(self, session: Session, length: float, step_s: float, now: float) -> float:
-        """Seconds for which it pays to wait for what may be grown, with `length` in hand; 0: step now."""
+    def prospect(self, session: Session, now: float) -> Prospect | None:
+        """What may be grown before the next step; None: nothing that might be waited for."""
         ...
 
 
@@ -68,9 +69,9 @@ class Survivals:
             found.append(Choice(found[-1].tokens + 1, found[-1].length + math.exp(log_survival)))
         return found
 
-    def pause(self, session: Session, length: float, step_s: float, now: float) -> float:
-        """Wait as long as the product does."""
-        return session.drafter.pause(now, step_s, session.plan, session.tree_limits)
+    def prospect(self, session: Session, now: float) -> Prospect | None:
+        """What the product has seen of the drafter."""
+        return session.drafter.prospect(now, session.plan, session.tree_limits)
 
 
 class Truth:
@@ -89,12 +90,12 @@ class Truth:
             found.append(Choice(at + 1, found[-1].length + 1))
         return found
 
-    def pause(self, session: Session, length: float, step_s: float, now: float) -> float:
-        """Wait as long as the product does, if the next right node may still come."""
+    def prospect(self, session: Session, now: float) -> Prospect | None:
+        """What the product has seen of the drafter, if the next right node may still come."""
         drafter = session.drafter
         if not isinstance(drafter, DraftSession) or self._is_wrong(session, drafter):
-            return 0.0
-        return drafter.pause(now, step_s, session.plan, session.tree_limits)
+            return None
+        return drafter.prospect(now, session.plan, session.tree_limits)
 
     def _is_wrong(self, session: Session, drafter: DraftSession) -> bool:
         """True if there are nodes in the place of the next right one: no grow will bring it, unless a head draws the root anew."""
@@ -112,15 +113,16 @@ class RightTruth(Truth):
         self._expansion_s = expansion_s
         self._round_trip_s = round_trip_s
 
-    def pause(self, session: Session, length: float, step_s: float, now: float) -> float:
-        """Until the next node comes, if that is sooner than a step would commit a token; no longer than the plan allows."""
+    def prospect(self, session: Session, now: float) -> Prospect | None:
+        """A right node with every expansion, for as long as the plan allows to wait."""
         drafter = session.drafter
         if not isinstance(drafter, DraftSession) or drafter.mirror.resting:
-            return 0.0
+            return None
         held_s = 0.0 if drafter.held_since is None else now - drafter.held_since
         left_s = session.plan.wait_budget_us / 1e6 - held_s
-        wait_s = self._expansion_s + (0.0 if drafter.mirror.caught_up else self._round_trip_s)
-        return min(left_s, max(wait_s, SHORTEST_S)) if left_s > 0 and wait_s * length < step_s else 0.0
+        every_s = max(self._expansion_s, SHORTEST_S)
+        next_s = every_s + (0.0 if drafter.mirror.caught_up else self._round_trip_s)
+        return Prospect(next_s, 1.0, every_s, 1.0, left_s) if left_s > 0 else None
 
 
 class OraclePlanner(Planner):
@@ -149,12 +151,8 @@ class OraclePlanner(Planner):
             return Pause(None)
         chosen = self._best_of(decoding)
         prompts = prompt_chunks(prefilling, self._tokens_left) if prefilling else []
-        pauses = [] if prompts or not self._waits else self._pauses(decoding, chosen, now)
-        if any(pauses):
-            ready = [session for session, pause in zip(decoding, pauses, strict=True) if pause == 0.0]
-            if not self._worth_splitting(ready, decoding, max(pauses)):
-                return Pause(min(pause for pause in pauses if pause > 0.0))
-            decoding, chosen = ready, self._best_of(ready)
+        if self._waits and not prompts and (pause := self._pause(decoding, chosen, now)):
+            return Pause(pause)
         stepping = [
             (session, _limits(session, choice.tokens)) for session, choice in zip(decoding, chosen, strict=True)
         ]
@@ -181,15 +179,18 @@ class OraclePlanner(Planner):
             return [Choice(1, 1.0)]
         return self._knowledge.choices(session, drafter.mirror.preview(*_limits(session, MOST.num_draft_tokens)))
 
-    def _pauses(self, decoding: Sequence[Session], chosen: Sequence[Choice], now: float) -> list[float]:
+    def _pause(self, decoding: Sequence[Session], chosen: Sequence[Choice], now: float) -> float:
+        """Seconds to wait before looking again; 0: step now."""
         step_s = self._curve.seconds(sum(choice.tokens for choice in chosen), sum(s.kv_length for s in decoding))
-        found: list[float] = []
-        for session, choice in zip(decoding, chosen, strict=True):
-            pause = self._knowledge.pause(session, choice.length, step_s, now)
-            if pause > 0.0:
-                session.drafter.hold(now)
-            found.append(pause)
-        return found
+        asked = ((session, self._knowledge.prospect(session, now)) for session in decoding)
+        found = [(session, prospect) for session, prospect in asked if prospect is not None]
+        price = sum(choice.length for choice in chosen) / step_s
+        waiting = worth_waiting([prospect for _, prospect in found], price)
+        if waiting is None:
+            return 0.0
+        for session, _ in found:
+            session.drafter.hold(now)
+        return waiting.look_s
 
 
 def _limits(session: Session, tokens: int) -> TreeLimits:

@@ -17,13 +17,14 @@ from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft, Grow, Mirror
 from specsplit.values import AS_SET, Adaptive, Control, NoDraftsCause, Plan, PlanChanges
+from specsplit_verifier.policy.acceptance import IDLE
 from specsplit_verifier.policy.account import Account
 from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.policy.adaptive.goodput import MAX_STEPS, GoodputController
 from specsplit_verifier.policy.budget import Line, Spending
+from specsplit_verifier.policy.chooser import StepChooser
 from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.policy.planner import Planner
-from specsplit_verifier.policy.standing import IDLE
 from specsplit_verifier.records.step import SessionResult, StepResult
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.sessions.session import Session, StopRule
@@ -98,8 +99,7 @@ def test_a_step_shown_as_one_of_0_steps_counts_as_drafted_and_one_whose_plan_has
 
 
 def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew() -> None:
-    controller = GoodputController(24)
-    bounds, chooser = controller.plan(LAUNCHED, 1), controller.chooser
+    bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
     session = Session(1, DecodeRequest("r", (1,)), bounds, StopRule(50), PageTable(PagePool(8, 16)), [1])
 
     def turned() -> list[Plan]:
@@ -114,12 +114,12 @@ def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew()
     for _ in range(2 * IDLE):
         assert turned() == []
         assert chooser.spending([session], StepCost(), LAUNCHED).nodes == [0]
-        controller.observe(step(session.plan, 0, 0, drafter_ready=session.drafter.drafter_ready))
+        chooser.observe(step(session.plan, 0, 0, drafter_ready=session.drafter.drafter_ready))
     session.drafter.mirror.grow(Grow(0, resting=True))  # until now it may have been reading the prompt
     for _ in range(IDLE):
         assert turned() == []
         assert chooser.spending([session], StepCost(), LAUNCHED).nodes == [0]
-        controller.observe(step(session.plan, 0, 0, drafter_ready=session.drafter.drafter_ready))
+        chooser.observe(step(session.plan, 0, 0, drafter_ready=session.drafter.drafter_ready))
     (resting,) = turned()
     assert resting == replace(bounds, num_steps=0)
     session.plan = resting
@@ -131,8 +131,7 @@ def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew()
 
 
 def test_a_wait_that_a_step_beside_prompts_cut_short_says_nothing_of_what_waits_bring() -> None:
-    controller = GoodputController(24)
-    bounds, chooser = controller.plan(LAUNCHED, 1), controller.chooser
+    bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
     session = Session(1, DecodeRequest("r", (1,)), bounds, StopRule(50), PageTable(PagePool(8, 16)), [1])
     for number in range(100):
         drafter = session.drafter = DraftSession("quick", Mirror(1, 1, 0, 50, 100), WaitPolicy())
@@ -140,49 +139,45 @@ def test_a_wait_that_a_step_beside_prompts_cut_short_says_nothing_of_what_waits_
         chooser.meet([session])
         spending = chooser.spending([session], StepCost(base_s=0.02), LAUNCHED)
         assert chooser.pause([session], spending, float(number)) > 0.0
-        controller.observe(step(session.plan, 0, 0, seconds=0.005))
+        chooser.observe(step(session.plan, 0, 0, seconds=0.005))
 
 
 def test_a_request_that_wants_no_drafts_is_left_alone() -> None:
-    controller = GoodputController(24)
-    bounds, wishes = controller.plan(LAUNCHED, 1), PlanChanges(num_steps=0)
+    bounds, wishes, chooser = GoodputController(24).plan(LAUNCHED, 1), PlanChanges(num_steps=0), StepChooser()
     request = DecodeRequest("r", (1,), plan=wishes)
     session = Session(1, request, wishes.over(bounds), StopRule(50), PageTable(PagePool(8, 16)), [1])
-    controller.chooser.meet([session])
-    assert list(controller.chooser.resting_changes([session], lambda wishes: wishes.over(bounds))) == []
+    chooser.meet([session])
+    assert list(chooser.resting_changes([session], lambda wishes: wishes.over(bounds))) == []
 
 
 def test_what_is_shown_falls_and_rises_with_what_is_spent() -> None:
-    controller = GoodputController(24)
-    bounds = controller.plan(LAUNCHED, 1)
-    assert controller.shown(bounds) == bounds, "nothing was spent yet"
+    bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
+    assert chooser.account.shown(bounds) == bounds, "nothing was spent yet"
     for nodes in (6, 0, 6):
         for _ in range(200):
-            controller.observe(step(bounds, nodes, 0))
-        shown = controller.shown(bounds)
+            chooser.observe(step(bounds, nodes, 0))
+        shown = chooser.account.shown(bounds)
         assert (shown.num_steps, shown.num_draft_tokens) == (nodes, nodes + 1)
     fixed = replace(bounds, num_steps=2, num_draft_tokens=3)
-    assert controller.shown(fixed) == fixed, "never more than a session may have"
+    assert chooser.account.shown(fixed) == fixed, "never more than a session may have"
 
 
 @given(st.lists(st.sampled_from([4, 5]), min_size=100, max_size=200))
 def test_what_is_shown_does_not_flutter(spent: list[int]) -> None:
-    controller = GoodputController(24)
-    bounds = controller.plan(LAUNCHED, 1)
+    bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
     shown: list[Plan] = []
     for nodes in spent:
-        controller.observe(step(bounds, nodes, 0))
-        shown.append(controller.shown(bounds))
+        chooser.observe(step(bounds, nodes, 0))
+        shown.append(chooser.account.shown(bounds))
     assert sum(one != two for one, two in pairwise(shown)) <= 1 + len(spent) // 25
 
 
 def test_the_estimate_says_what_is_committed_per_second() -> None:
-    controller = GoodputController(24)
-    bounds = controller.plan(LAUNCHED, 1)
-    assert controller.estimate() is None
+    bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
+    assert chooser.account.estimate() is None
     for _ in range(100):
-        controller.observe(step(bounds, 4, 2))
-    estimate = controller.estimate()
+        chooser.observe(step(bounds, 4, 2))
+    estimate = chooser.account.estimate()
     assert estimate is not None
     assert estimate.accept_length == pytest.approx(3.0)
     assert estimate.step_s == pytest.approx(0.02)

@@ -99,13 +99,13 @@ def test_a_drafter_that_rested_is_waited_for_again_once_it_is_told_of_another_pl
     drafter.begin(0, now=0.0)
     drafter.grow(Grow(0, (1,), (0,), (7,), (-0.5,), resting=True), 0.1)
     drafter.apply_grows(session.tree_limits, prefilling=False)
-    assert drafter.pause(0.2, 0.01, session.plan, session.tree_limits) == 0.0, "nothing more will come"
+    assert drafter.pause(0.2, session.plan, session.tree_limits) == 0.0, "nothing more will come"
     pool = DrafterPool(Vocabulary(100), 50)
     pool.replan(session, replace(serial, num_steps=9), 0.2)
-    assert drafter.pause(0.3, 0.01, session.plan, session.tree_limits) > 0.0
+    assert drafter.pause(0.3, session.plan, session.tree_limits) > 0.0
     drafter.grow(Grow(0, (2,), (1,), (8,), (-0.6,), resting=True), 0.4)
     drafter.apply_grows(session.tree_limits, prefilling=False)
-    assert drafter.pause(0.4, 0.01, session.plan, session.tree_limits) == 0.0
+    assert drafter.pause(0.4, session.plan, session.tree_limits) == 0.0
 
 
 async def test_a_file_of_tiers_that_is_gone_after_the_start_changes_nothing(alphabet: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_verifier.sessions.prospect import GROWS, Prospect, Share, Trust, Waiting, worth_waiting
+from specsplit_verifier.sessions.wait_policy import GROWS, Prospect, Share, Trust, Waiting, worth_waiting
 
 PROSPECTS = st.lists(
     st.builds(

@@ -158,13 +158,14 @@ def test_a_bonus_that_a_step_had_taken_cuts_off_nothing() -> None:
     assert (reroot.hit, reroot.cut, len(drafter.mirror)) == (True, 0, 1)
 
 
-@pytest.mark.parametrize("draft_ahead", [True, False])
-def test_the_last_token_of_a_session_waits_for_no_drafts(*, draft_ahead: bool) -> None:
-    drafter, plan = drafting(), Plan(draft_ahead=draft_ahead)
+def test_the_last_token_of_a_session_waits_for_no_drafts() -> None:
+    drafter, plan, serial = drafting(), Plan(), Plan(draft_ahead=False)
     drafter.begin(0, 1.0)
-    assert drafter.pause(1.0, 0.02, plan, LIMITS) > 0.0 and drafter.prospect(1.0, plan, LIMITS) is not None
+    assert drafter.pause(1.0, serial, LIMITS) == pytest.approx(serial.wait_budget_us * 1e-6)
+    assert drafter.pause(1.0, plan, LIMITS) == 0.0
+    assert drafter.prospect(1.0, plan, LIMITS) is not None
     last = LIMITS._replace(num_steps=0)
-    assert drafter.pause(1.0, 0.02, plan, last) == 0.0 and drafter.prospect(1.0, plan, last) is None
+    assert drafter.pause(1.0, serial, last) == 0.0 and drafter.prospect(1.0, plan, last) is None
 
 
 def test_a_round_trip_ends_when_the_grow_comes_and_not_when_it_is_settled() -> None:

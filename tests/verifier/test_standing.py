@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_verifier.policy.acceptance import Acceptance, SessionAcceptance
-from specsplit_verifier.policy.standing import IDLE, PROBE, PROBED, RESTS, Standing
+from specsplit_verifier.policy.acceptance import IDLE, PROBE, PROBED, RESTS, Acceptance, SessionAcceptance, Standing
 
 
 def standing() -> Standing:

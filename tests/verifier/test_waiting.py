@@ -16,7 +16,7 @@ from specsplit.values import Plan
 from specsplit_verifier.policy.cost import StepCost, solved
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.records.step import StepResult
-from specsplit_verifier.sessions.wait_policy import Wait, WaitPolicy
+from specsplit_verifier.sessions.wait_policy import Wait, WaitPolicy, worth_waiting
 from tests.verifier.test_ema import COSTS
 
 PLAN = Plan(wait_budget_us=20_000)
@@ -29,54 +29,58 @@ def missed(at: float = 0.0) -> Wait:
     return wait
 
 
+def waits(wait_policy: WaitPolicy, wait: Wait | None = None, now: float = 0.0, *, caught_up: bool = False) -> bool:
+    """Tell whether a lone session waits rather than steps with its root alone, which takes 20 ms."""
+    prospect = wait_policy.prospect(wait or missed(), now, PLAN, caught_up)
+    return prospect is not None and worth_waiting([prospect], price=1 / 0.02) is not None
+
+
 def test_after_a_miss_a_quick_drafter_is_waited_for() -> None:
     wait_policy = WaitPolicy()
     for i in range(20):
         wait_policy.first_grow(missed(i), i + 0.002, expected=2.5)
-    assert wait_policy.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) > 0
+    assert waits(wait_policy)
 
 
 def test_a_drafter_slower_than_a_step_is_not_waited_for() -> None:
     wait_policy = WaitPolicy()
     for i in range(50):
         wait_policy.first_grow(missed(i), i + 0.1, expected=2.5)
-    assert wait_policy.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
+    assert not waits(wait_policy)
 
 
 def test_a_drafter_that_sleeps_is_soon_not_waited_for() -> None:
     wait_policy = WaitPolicy()
     for i in range(30):
         wait_policy.in_vain(missed(i), i + 0.02)
-    assert wait_policy.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
+    assert not waits(wait_policy)
 
 
 def test_a_drafter_that_only_answers_late_is_timed_all_the_same() -> None:
     wait_policy = WaitPolicy()
     for _ in range(100):
         wait_policy.late_grow(missed(), 0.1)
-    assert wait_policy.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) == 0.0
+    assert not waits(wait_policy)
     for _ in range(100):
         wait_policy.late_grow(missed(), 0.001)
-    assert wait_policy.pause(missed(), 0.0, step_s=0.02, plan=PLAN, caught_up=False) > 0.0
+    assert waits(wait_policy)
 
 
-def test_the_serial_loop_waits_for_the_whole_tree() -> None:
-    serial = Plan(wait_budget_us=20_000, draft_ahead=False)
-    assert WaitPolicy().pause(missed(), 0.0, step_s=1e-6, plan=serial, caught_up=True) == 0.02
-
-
-@given(st.floats(0, 0.1), st.booleans(), st.floats(1e-4, 1.0))
-def test_the_wait_never_exceeds_its_budget(elapsed: float, caught_up: bool, step_s: float) -> None:
-    pause = WaitPolicy().pause(missed(), elapsed, step_s, PLAN, caught_up)
-    assert 0.0 <= pause <= max(0.0, 0.02 - elapsed)
+@given(st.floats(0, 0.1), st.booleans())
+def test_the_wait_never_exceeds_its_budget(elapsed: float, caught_up: bool) -> None:
+    prospect = WaitPolicy().prospect(missed(), elapsed, PLAN, caught_up)
+    assert (prospect is None) is (elapsed >= 0.02)
+    assert prospect is None or prospect.left_s <= 0.02 - elapsed
 
 
 def test_waiting_stops_when_the_gain_per_second_falls_below_stepping() -> None:
     wait_policy = WaitPolicy()
     wait = missed()
     wait_policy.first_grow(wait, 0.002, expected=1.9)
-    wait_policy.later_grow(wait, 0.004, expected=1.91)
-    assert wait_policy.pause(wait, 0.004, step_s=0.02, plan=PLAN, caught_up=True) == 0.0
+    for number in range(40):
+        wait_policy.later_grow(wait, 0.004 + 0.004 * number, expected=1.91)
+        wait.since = wait.last
+    assert not waits(wait_policy, wait, wait.last, caught_up=True)
 
 
 def test_step_cost_learns_a_line() -> None:

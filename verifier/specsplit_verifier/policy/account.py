@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from specsplit.values import Estimate, NoDrafts, NoDraftsCause
+from dataclasses import replace
+
+from specsplit.values import Estimate, NoDrafts, NoDraftsCause, Plan
 from specsplit_verifier.policy.budget import Line, Spending
 from specsplit_verifier.records.step import StepResult
 
 FORGETTING = 0.95
+STICKY = 0.8
+"""What is shown changes when what was spent lately is so far from it: more than a rounding, so that it does not flutter."""
 WEIGHED = 8
 """One step in so many is compared with what the launched plan would make of it."""
 
@@ -43,6 +47,10 @@ class Account:
         self._token_s = 0.0
         self._ratio = 1.0
         self._steps = 0
+        self._shown: tuple[int, int] | None = None
+        """num_steps and num_draft_tokens."""
+        self._told: tuple[tuple[int, int], Plan, Plan] | None = None
+        """What was shown when this was last asked, the plan that was asked for, and what is told of it: most sessions have the same."""
 
     @property
     def asks(self) -> bool:
@@ -59,8 +67,13 @@ class Account:
 
     def stepped(self, result: StepResult) -> None:
         """The step is over."""
-        if not result.sessions:
-            return
+        if result.sessions:
+            self._add(result)
+        depth, tokens = self.depth.mean, 1 + self.nodes.mean
+        num_steps, num_draft_tokens = self._shown or (depth, tokens)
+        self._shown = _stuck(num_steps, depth), _stuck(num_draft_tokens, tokens)
+
+    def _add(self, result: StepResult) -> None:
         self._steps += 1
         costs = result.costs
         seconds = (costs.waited_us + costs.forward_us + costs.host_us) * 1e-6
@@ -73,6 +86,16 @@ class Account:
             if part.attached:
                 self.depth.add(part.depth)
                 self.nodes.add(part.drafted)
+
+    def shown(self, plan: Plan) -> Plan:
+        """A plan with what is spent of it lately; what was fixed otherwise stays."""
+        shown, told = self._shown, self._told  # once each: metrics ask from another thread
+        if shown is None:
+            return plan
+        if told is None or told[:2] != (shown, plan):
+            num_steps, num_draft_tokens = min(plan.num_steps, shown[0]), min(plan.num_draft_tokens, shown[1])
+            told = self._told = shown, plan, replace(plan, num_steps=num_steps, num_draft_tokens=num_draft_tokens)
+        return told[2]
 
     def estimate(self) -> Estimate | None:
         """What was seen lately; None: nothing yet."""
@@ -87,3 +110,8 @@ def _price(bare: Spending, launched: Spending) -> NoDrafts:
     sessions = len(launched.nodes)
     nodes = max(1, round(sum(launched.nodes) / sessions))
     return NoDrafts(NoDraftsCause.PRICE, nodes, launched.seconds / bare.seconds, launched.length / sessions)
+
+
+def _stuck(shown: float, now: float) -> int:
+    """The number to show."""
+    return round(now if abs(now - shown) > STICKY else shown)

@@ -43,7 +43,7 @@ class Spending(NamedTuple):
         return self._replace(nodes=[max(pair) for pair in zip(self.nodes, least, strict=True)])
 
 
-def fixed(sessions: Sequence[Iterable[float]], line: Line, most: int) -> Spending:
+def fixed(sessions: Sequence[Iterable[float]], line: Line, most: int | None = None) -> Spending:
     """The step that takes as many nodes of every session as there are, `most` at most."""
     taken = [list(islice(survivals, most)) for survivals in sessions]
     nodes, length = [len(own) for own in taken], len(taken) + sum(map(sum, taken))

@@ -1,4 +1,4 @@
-"""What a step verifies and when it begins, by what that brings per second: the policy behind `adaptive = goodput`.
+"""What a step verifies and when it begins, by what that brings per second.
 
 Every number here is measured: what a step costs (`StepCost`), how often nodes of such a survival are accepted (`Acceptance`), what
 drafters bring after a commit and when (`WaitPolicy`), and which part of what was waited for came (`Trust`).
@@ -13,15 +13,14 @@ from typing import Final, NamedTuple
 
 from specsplit.speculation import Draft
 from specsplit.values import Plan, PlanChanges
-from specsplit_verifier.policy.acceptance import Acceptance, SessionAcceptance
+from specsplit_verifier.policy.acceptance import Acceptance, SessionAcceptance, Standing
 from specsplit_verifier.policy.account import Account
 from specsplit_verifier.policy.budget import Line, Spending, fixed, spend
 from specsplit_verifier.policy.cost import StepCost
-from specsplit_verifier.policy.standing import Standing
 from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.sessions.draft_session import DraftSession
-from specsplit_verifier.sessions.prospect import Prospect, Trust, Waiting, worth_waiting
 from specsplit_verifier.sessions.session import Session
+from specsplit_verifier.sessions.wait_policy import Prospect, Trust, Waiting, worth_waiting
 
 SMOOTHING: Final = 0.05
 REMEMBERED: Final = 64
@@ -56,11 +55,16 @@ class StepChooser:
         found = ((session.id, self._standing(session)) for session in sessions)
         self._standings = {number: standing for number, standing in found if standing is not None}
 
-    def spending(self, sessions: Sequence[Session], cost: StepCost, launched: Plan, beside: int = 0) -> Spending:
-        """How many nodes of each session a step should take that runs `beside` other tokens. `launched`: what it is compared with."""
+    def spending(self, sessions: Sequence[Session], cost: StepCost, launched: Plan | None, beside: int = 0) -> Spending:
+        """How many nodes of each session a step should take that runs `beside` other tokens.
+
+        `launched`: what it is compared with. None: nothing is chosen, and the step takes all nodes that the plans allow.
+        """
         kv_tokens = sum(session.kv_length for session in sessions)
         line = Line(cost.predict(beside, kv_tokens) + self.host_s, cost.token_s)
         log_survivals = [self._log_survivals(session) for session in sessions]
+        if launched is None:
+            return fixed(self._corrected(sessions, log_survivals), line)
         spending = spend(self._corrected(sessions, log_survivals), line)
         if self.account.asks:
             others = fixed(self._corrected(sessions, log_survivals), line, launched.num_draft_tokens - 1)

@@ -1,5 +1,8 @@
 """Who steps now, with how many nodes, and how long to wait: the policy of the engine, and all that it decides by.
 
+There is one policy, for which a controller is the bound: `static` one that stays, `ema` one that moves, and both have a step take all
+that there is within it. `goodput` is the bound of what a step can hold, within which it takes what pays.
+
 The engine asks `plan` before every step and tells `observe` what came of it. A planner says what plan every session is under, too: what
 its request fixes comes first, then what an operator wants, then what the controller says, then the plan of the settings. The engine asks
 `follow` whether that has changed, and then tells drafters.
@@ -14,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from specsplit.ranks.lockstep import Agreed
 from specsplit.values import AS_SET, Control, Estimate, NoDrafts, Plan, PlanChanges
 from specsplit_verifier.policy.adaptive.controller import Controller
-from specsplit_verifier.policy.budget import Spending
 from specsplit_verifier.policy.chooser import StepChooser
 from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.records.step import StepResult
@@ -52,7 +54,7 @@ def static(_: Control) -> Controller:
 
 
 class Planner:
-    """Learns what steps cost, and waits for a drafter while that pays. A controller decides the default plan.
+    """Learns what steps cost and bring, and waits for drafters while that pays. A controller decides the default plan.
 
     Belongs to the engine thread; times are seconds of the clock.
     """
@@ -62,6 +64,7 @@ class Planner:
     ) -> None:
         """`step_token_budget`: tokens of prompts, and of what is recomputed, in one step at most. `grouped`: it is of a rank of a group."""
         self.cost = StepCost()
+        self._chooser = StepChooser()
         self._launched = launched
         self._budget = step_token_budget
         self._controllers = controllers
@@ -90,14 +93,13 @@ class Planner:
         self._changes = changes
 
     def estimate(self) -> Estimate | None:
-        """Why the default plan is in force; None: nothing has been seen yet."""
-        return self._controller.estimate()
+        """Why the default plan is in force; None: nothing has been seen yet, or there is nothing to weigh."""
+        return self._chooser.account.estimate() if self._controller.chooses else None
 
     def no_drafts(self, undrafted: Undrafted) -> NoDrafts | None:
         """Why these steps had no drafts; None: they had some."""
-        chooser = self._controller.chooser
-        price = None if chooser is None else chooser.account.price
-        return undrafted.reason(price, planned=chooser is None or not self.default.speculates)
+        planned = not self._controller.chooses or not self.default.speculates
+        return undrafted.reason(self._chooser.account.price, planned=planned)
 
     def follow(self, sessions: int) -> bool:
         """Let the controller decide the default plan for a batch of so many sessions; True if that is another one now.
@@ -135,88 +137,54 @@ class Planner:
         Not so those of a controller that chooses within a bound: what it says is the bound.
         """
         plan = self._adapted
-        if changes.num_steps is not None and self._controller.chooser is None:
+        if changes.num_steps is not None and not self._controller.chooses:
             plan = replace(plan, num_draft_tokens=self._launched.num_draft_tokens)
         return changes.over(plan)
 
     def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
         """The next step over these sessions, in order of arrival, or how long to wait for a better one.
 
-        It takes everybody who is not worth waiting for; beside a prompt, everybody: there is a forward in any case.
+        A step takes everybody once nothing is worth waiting for; beside a prompt it does at once, since there is a forward in any case.
+        Sessions that draft and verify in turn wait for themselves alone, and no session waits beside ranks that step: it would sit out a
+        whole step.
         """
-        decoding, chooser = [session for session in running if not session.prefilling], self._controller.chooser
         if not running:
             return Pause(None)
-        if chooser is not None:
-            return self._weighed(chooser, running, decoding, now)
-        if len(decoding) < len(running):
-            return self._batch(running, _whole(decoding), self._prompts(running))
-        step_s = self._step_s(decoding)
-        pauses = [self._pause(session, now, step_s) for session in decoding]
-        longest = max(pauses)
-        if longest == 0.0:
-            return self._batch(running, _whole(decoding), [])
-        ready: list[Session] = []
-        for session, pause in zip(decoding, pauses, strict=True):
-            if pause > 0.0:
-                session.drafter.hold(now)
-            else:
-                ready.append(session)
-        if not self._worth_splitting(ready, decoding, longest):
-            return Pause(min(pause for pause in pauses if pause > 0.0))
-        return self._batch(running, _whole(ready), [])
-
-    def _pause(self, session: Session, now: float, step_s: float) -> float:
-        """Seconds to wait for a session's drafter: none beside ranks that step, since who waits then sits out a whole step."""
-        if self._beside and session.plan.draft_ahead:
-            return 0.0
-        return session.drafter.pause(now, step_s, session.plan, session.tree_limits)
-
-    def _weighed(
-        self, chooser: StepChooser, running: Sequence[Session], decoding: Sequence[Session], now: float
-    ) -> Batch | Pause:
-        """Everybody, with the nodes that pay, once nothing is worth waiting for. Who drafts and verifies in turn is not waited with."""
-        chooser.meet(decoding)
-        if prompts := self._prompts(running):
-            beside = self._beside + sum(size for _, size in prompts)
-            spending = chooser.spending(decoding, self.cost, self._launched, beside)
-            return self._spent(running, decoding, spending, prompts)
-        serial = {session.id: _serial_pause(session, now) for session in decoding if not session.plan.draft_ahead}
-        ready = [session for session in decoding if serial.get(session.id, 0.0) == 0.0]
-        if not ready:
-            return Pause(min(serial.values()))
-        spending = chooser.spending(ready, self.cost, self._launched, self._beside)
-        pause = 0.0 if self._beside else chooser.pause(ready, spending, now)
-        return self._spent(running, ready, spending, []) if pause == 0.0 else Pause(pause)
+        ready = [session for session in running if not session.prefilling]
+        self._chooser.meet(ready)
+        prompts = self._prompts(running)
+        if not prompts:
+            pauses = [_serial_pause(session, now) for session in ready]
+            ready = [session for session, pause in zip(ready, pauses, strict=True) if pause == 0.0]
+            if not ready:
+                return Pause(min(pauses))
+        launched = self._launched if self._controller.chooses else None
+        beside = self._beside + sum(size for _, size in prompts)
+        spending = self._chooser.spending(ready, self.cost, launched, beside)
+        if not (prompts or self._beside) and (pause := self._chooser.pause(ready, spending, now)):
+            return Pause(pause)
+        counts = zip(ready, spending.nodes, strict=True)
+        decoding = [(session, session.tree_limits.within(1 + nodes)) for session, nodes in counts]
+        return self._batch(running, decoding, prompts)
 
     def _prompts(self, running: Sequence[Session]) -> list[tuple[Session, int]]:
         prefilling = [session for session in running if session.prefilling]
         return prompt_chunks(prefilling, self._budget) if prefilling else []
 
-    def _spent(
-        self,
-        running: Sequence[Session],
-        stepping: Sequence[Session],
-        spending: Spending,
-        prompts: Sequence[tuple[Session, int]],
-    ) -> Batch:
-        counts = zip(stepping, spending.nodes, strict=True)
-        return self._batch(running, [(each, each.tree_limits.within(1 + nodes)) for each, nodes in counts], prompts)
-
     def resting_changes(self, running: Iterable[Session]) -> Sequence[tuple[Session, Plan]]:
         """Sessions whose drafters are to rest from now on, or no longer, each with the plan that says so."""
-        chooser = self._controller.chooser
-        return [] if chooser is None else chooser.resting_changes(running, self.plan_of)
+        return self._chooser.resting_changes(running, self.plan_of) if self._controller.chooses else []
 
     def shown(self, plan: Plan) -> Plan:
         """What people who look are told of a session's plan."""
-        return self._controller.shown(plan)
+        return self._chooser.account.shown(plan) if self._controller.chooses else plan
 
     def observe(self, result: StepResult) -> None:
         """A step is over."""
         costs = result.costs
         if not (result.failed or costs.cold):  # what was tried in vain, or is cold, says nothing of others
             self.cost.observe(costs.tokens + costs.others_tokens, costs.kv_tokens, costs.forward_us * 1e-6)
+        self._chooser.observe(result)
         self._controller.observe(result)
 
     def _batch(
@@ -228,26 +196,10 @@ class Planner:
         left = self._budget - sum(size for _, size in prompts)
         return Batch(decoding, prompts, recompute_chunks(running, left))
 
-    def _step_s(self, sessions: Sequence[Session]) -> float:
-        """Expected seconds of a step with all that these bring at most, beside other ranks."""
-        tokens, kv_tokens = sum(each.width for each in sessions), sum(each.kv_length for each in sessions)
-        return self.expected_s(tokens, kv_tokens)
-
-    def _worth_splitting(self, ready: Sequence[Session], everyone: Sequence[Session], pause: float) -> bool:
-        """True if stepping the ready ones now commits as fast as waiting to step everyone: a step must cost no more than its share."""
-        if not ready:
-            return False
-        now_s, later_s = self._step_s(ready), self._step_s(everyone)
-        return len(ready) / now_s >= len(everyone) / (pause + later_s)
-
-
-def _whole(sessions: Iterable[Session]) -> list[tuple[Session, TreeLimits]]:
-    """Sessions with all that they may bring."""
-    return [(session, session.tree_limits) for session in sessions]
-
 
 def _serial_pause(session: Session, now: float) -> float:
-    pause = session.drafter.pause(now, 0.0, session.plan, session.tree_limits)
+    """Seconds for which a session that drafts and verifies in turn is held back."""
+    pause = session.drafter.pause(now, session.plan, session.tree_limits)
     if pause > 0.0:
         session.drafter.hold(now)
     return pause

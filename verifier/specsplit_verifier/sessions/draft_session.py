@@ -24,8 +24,7 @@ from specsplit_verifier.records.feed import Feed, Recipe
 from specsplit_verifier.records.step import Accepted, Reroot, TreeView
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
 from specsplit_verifier.sessions.grow_queue import GrowQueue, Merged
-from specsplit_verifier.sessions.prospect import Prospect
-from specsplit_verifier.sessions.wait_policy import Wait, WaitPolicy
+from specsplit_verifier.sessions.wait_policy import Prospect, Wait, WaitPolicy
 
 
 class TreeLimits(NamedTuple):
@@ -91,7 +90,7 @@ class NoDrafter:
             [draft.edges[i] for i in order],
         )
 
-    def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
+    def pause(self, now: float, plan: Plan, limits: TreeLimits) -> float:
         """Return 0: there is no drafter to wait for."""
         return 0.0
 
@@ -313,12 +312,12 @@ class DraftSession:
         if self._wait.before is None:
             self._wait.look(self.mirror.preview(*limits))
 
-    def pause(self, now: float, step_s: float, plan: Plan, limits: TreeLimits) -> float:
-        """Seconds for which it pays to wait for what may be grown, instead of a step of `step_s` now; 0: step now."""
-        if self._brings_nothing(plan, limits):
+    def pause(self, now: float, plan: Plan, limits: TreeLimits) -> float:
+        """Seconds that a session which drafts and verifies in turn still leaves to its drafter; 0: step now."""
+        if plan.draft_ahead or self._brings_nothing(plan, limits):
             return 0.0
         self._look(limits)
-        return self._wait_policy.pause(self._wait, now, step_s, plan, self.mirror.caught_up)
+        return max(0.0, self._wait.left_s(now, plan))
 
     def prospect(self, now: float, plan: Plan, limits: TreeLimits) -> Prospect | None:
         """What may still be grown before the next step; None: nothing that might be waited for."""

@@ -1,15 +1,14 @@
-"""Whether to step with what survived, or to wait for the drafter.
+"""What drafters may still bring before a step, and whether it is worth the time.
 
-Waiting pays while what it brings per second is more than what stepping brings per second (the marginal value theorem): with E the
-expected accept_length now, c the time of a step, and an expected gain g after another r seconds,
+Time has a price: the tokens per second that are committed if nobody waits. Waiting for t seconds pays exactly if what comes in them, all
+sessions together, is more than t times the price. Which t is best is seen by looking at every moment at which a grow is expected: what
+several grows bring together may be worth a wait that the first of them is not. With no drafter slower than the wire nobody ever waits
+long, and with one that answers fast a whole tree is waited for: drafting ahead and the serial loop are two outcomes of one rule.
 
-    (E + g) / (c + r) > E / c      exactly if      g / r > E / c.
-
-g and r are learnt from what this drafter did after earlier commits; a drafter that sleeps soon has nothing to be waited for.
-
-What is known when: grows reach `WaitPolicy` where the engine settles them (see `DraftSession`), with the times at which they came.
-Between steps their gain is known too, since the next step is chosen by it. Of those that come while a step is in flight only the times
-are, but for a probe: after one commit in PROBED the first grow is applied when it comes, and its gain is looked at.
+What grows bring, and when, is learnt from those after earlier commits. They reach `WaitPolicy` where the engine applies them (see
+`DraftSession`), with the times at which they came. Between steps their gain is known too, since the next step is chosen by it. Of grows
+that come while a step is in flight only the times are known, but for a probe: after one commit in PROBED the first grow is applied when
+it comes, and its gain is looked at.
 """
 
 from __future__ import annotations
@@ -17,17 +16,145 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from specsplit.speculation import Draft
 from specsplit.values import Plan
-from specsplit_verifier.sessions.prospect import Prospect, Share
 
 SMOOTHING = 0.1
-DIMINISHING = 0.7  # what a further grow adds, relative to the one before
 PROBED = 7  # one commit in so many; no usual batch is a multiple of it, so that every session has its turn
-HIT_MARGIN = (
-    2.0  # after a hit there is a tree in hand: waiting must promise so many times as much (docs/log.md, 2026-11-21)
-)
+FORGETTING: Final = 0.97
+RECOVERY: Final = 0.01
+"""How far trust goes back to where it began with every step that nobody waited for, so that waiting is tried again."""
+BELIEF: Final = 5.0
+"""Open ends that a first guess counts as."""
+LOOK_S: Final = 0.0005
+"""Shortest time until prospects are looked at again, unless something comes."""
+GROWS: Final = 8
+"""Grows that are looked ahead for each session."""
+
+
+class Prospect(NamedTuple):
+    """What should still come for one session."""
+
+    next_s: float
+    """Seconds until the next grow."""
+    gain: float
+    """Tokens that the next grow should add to what a step commits."""
+    every_s: float
+    """Seconds between further grows."""
+    more: float
+    """What each further grow adds, relative to the one before; at most 1."""
+    left_s: float
+    """Seconds for which the session may wait at most."""
+
+    def times(self, share: float) -> Prospect:
+        """This prospect with `share` of its gains."""
+        return Prospect(self.next_s, share * self.gain, self.every_s, self.more, self.left_s)
+
+
+class Waiting(NamedTuple):
+    """A wait that pays."""
+
+    look_s: float
+    """When to look again: the first grow should be there."""
+    seconds: float
+    """How long the wait would take in all."""
+    gain: float
+    """Tokens that the wait should bring."""
+
+
+@dataclass(slots=True)
+class Share:
+    """What recent grows added for each open end of a draft."""
+
+    guess: float
+    """What is believed before any grow has come."""
+    added: float = 0.0
+    ends: float = 0.0
+
+    def observe(self, added: float, ends: float) -> None:
+        """A grow added so much to a draft with so many open ends."""
+        self.added = FORGETTING * self.added + added
+        self.ends = FORGETTING * self.ends + ends
+
+    @property
+    def mean(self) -> float:
+        """The guess, drawn to what was seen."""
+        return (self.added + BELIEF * self.guess) / (self.ends + BELIEF)
+
+
+@dataclass(slots=True)
+class Trust:
+    """Which share of the gains that were waited for has come true, over recent waits; at most 1."""
+
+    came: float = 2.0
+    hoped: float = 2.0
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self.came / self.hoped)
+
+    def waited(self, waiting: Waiting, seconds: float, gained: float) -> None:
+        """Learn from a wait that is over: how long it took, and what it brought."""
+        self._add(0.05, gained, waiting.gain * min(1.0, seconds / waiting.seconds))
+
+    def unwanted(self) -> None:
+        """Learn from a step that nobody waited for: trust goes back a little to where it began."""
+        self._add(RECOVERY, 2.0 * RECOVERY, 2.0 * RECOVERY)
+
+    def _add(self, forgotten: float, came: float, hoped: float) -> None:
+        self.came = max(0.0, (1 - forgotten) * self.came + came)
+        self.hoped = (1 - forgotten) * self.hoped + hoped
+
+
+def worth_waiting(prospects: Sequence[Prospect], price: float, trust: float = 1.0) -> Waiting | None:
+    """Find the wait that brings the most beyond its price (tokens per second); None if none does.
+
+    `trust`: the share of gains that come true.
+    """
+    if not _may_pay(prospects, price, trust):
+        return None
+    if len(prospects) == 1:
+        return _alone(prospects[0], price, trust)
+    next_s, gain, every_s, more, left_s = np.array(prospects).T[:, :, None]
+    grows = np.arange(GROWS)
+    moments = next_s + grows * every_s
+    gains = np.where(moments <= left_s, gain * more**grows, 0.0)
+    order = np.argsort(moments, axis=None, kind="stable")
+    moments, reached = moments.ravel()[order], np.cumsum(gains.ravel()[order])
+    surplus = trust * reached - price * moments
+    best = int(np.argmax(surplus))
+    if surplus[best] <= 0.0:
+        return None
+    return Waiting(max(LOOK_S, float(next_s.min())), float(moments[best]), float(reached[best]))
+
+
+def _alone(prospect: Prospect, price: float, trust: float) -> Waiting | None:
+    """`worth_waiting` for one session, whose grows are in order: arrays cost more than so few numbers."""
+    next_s, gain, every_s, more, left_s = prospect
+    best, most, reached = None, 0.0, 0.0
+    for grow in range(GROWS):
+        moment = next_s + grow * every_s
+        if moment > left_s:
+            break
+        reached += gain
+        if trust * reached - price * moment > most:
+            most = trust * reached - price * moment
+            best = Waiting(max(LOOK_S, next_s), moment, reached)
+        gain *= more
+    return best
+
+
+def _may_pay(prospects: Sequence[Prospect], price: float, trust: float) -> bool:
+    """False, as a rule, where no wait pays: each of n sessions then is not worth an n-th of the price.
+
+    That is so at every moment if it is so at its best: if all of its grows brought as much as the first.
+    """
+    own_price = price / max(1, len(prospects))
+    return any(trust * each.gain > own_price * min(each.next_s, each.every_s) for each in prospects)
 
 
 @dataclass(slots=True)
@@ -44,8 +171,6 @@ class Wait:
     """When the last grow came; `since` if none has."""
     expected: float = 1.0
     """Expected accept_length now."""
-    gained: float = 0.0
-    """What the last grow added to it."""
     ends: float = 1.0
     """Open ends of the draft in hand."""
     held_since: float | None = None
@@ -65,7 +190,6 @@ class Wait:
         self.hit = hit
         self.probed = probed
         self.before = None
-        self.gained = 0.0
         self.held_since = None
         self.commits.append(now)
 
@@ -78,6 +202,10 @@ class Wait:
         """The session is not stepped now, for what its drafter may bring."""
         if self.held_since is None:
             self.held_since = now
+
+    def left_s(self, now: float, plan: Plan) -> float:
+        """Seconds for which the plan still allows to wait; not above 0: none."""
+        return self.since + plan.wait_budget_us * 1e-6 - now
 
     def answered(self, commits: int) -> float | None:
         """The drafter has now seen that many more commits: when the newest of them was made."""
@@ -93,7 +221,6 @@ class WaitPolicy:
     def __init__(self) -> None:
         self._first_s = {True: 0.005, False: 0.005}
         self._more_s = 0.005
-        self._first_gain = {True: 0.2, False: 1.0}
         self._first_share = {True: Share(0.5), False: Share(1.0)}
         """What the first grow adds for each open end, after a hit and after a miss."""
         self._more_share = Share(0.6)
@@ -122,15 +249,15 @@ class WaitPolicy:
         self.late_grow(wait, now)
         assert wait.before is not None, "somebody looked before it came"
         gain = max(0.0, expected - wait.before)
-        self._first_gain[wait.hit] += SMOOTHING * (gain - self._first_gain[wait.hit])
         self._first_share[wait.hit].observe(gain, wait.ends)
-        wait.last, wait.expected, wait.gained = now, expected, gain
+        wait.last, wait.expected = now, expected
 
     def later_grow(self, wait: Wait, now: float, expected: float) -> None:
         """Note that a further grow has come."""
         self._more_s += SMOOTHING * (now - wait.last - self._more_s)
-        wait.last, wait.gained, wait.expected = now, max(0.0, expected - wait.expected), expected
-        self._more_share.observe(wait.gained, wait.ends)
+        gain = max(0.0, expected - wait.expected)
+        wait.last, wait.expected = now, expected
+        self._more_share.observe(gain, wait.ends)
 
     def late_grow(self, wait: Wait, now: float, made: float | None = None) -> None:
         """The first grow after the commit made at `made` (None: the last) has come; what it brought nobody has looked at."""
@@ -144,7 +271,7 @@ class WaitPolicy:
 
     def prospect(self, wait: Wait, now: float, plan: Plan, caught_up: bool) -> Prospect | None:
         """What may still come for a session before it steps; None if it has waited for as long as its plan allows."""
-        left = wait.since + plan.wait_budget_us * 1e-6 - now
+        left = wait.left_s(now, plan)
         if left <= 0:
             return None
         share = self._more_share if caught_up else self._first_share[wait.hit]
@@ -155,15 +282,3 @@ class WaitPolicy:
         """Seconds until the next grow should come. What is overdue may still take a while."""
         usual, start = (self._more_s, wait.last) if caught_up else (self._first_s[wait.hit], wait.since)
         return max(usual - (now - start), usual / 4, 1e-4)
-
-    def pause(self, wait: Wait, now: float, step_s: float, plan: Plan, caught_up: bool) -> float:
-        """Seconds to wait before looking again; 0: step now."""
-        left = wait.since + plan.wait_budget_us * 1e-6 - now
-        if left <= 0:
-            return 0.0
-        if not plan.draft_ahead:
-            return left  # the serial loop: draft, then verify
-        gain = DIMINISHING * wait.gained if caught_up else self._first_gain[wait.hit]
-        remaining = self._remaining(wait, now, caught_up)
-        margin = HIT_MARGIN if wait.hit else 1.0
-        return min(remaining, left) if gain / remaining > margin * wait.expected / step_s else 0.0
