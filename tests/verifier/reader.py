@@ -37,6 +37,7 @@ class Reading:
     told: list[str] = field(default_factory=list[str])
     """Names of the events, in order."""
     closed: bool = False
+    drafted: bool = False
     acknowledged: int = 0
     """It has said that it read everything below this position."""
 
@@ -58,14 +59,14 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
         truth: Sequence[Sequence[int]],
         *,
         lag: int = 0,
-        reads_to: int | None = None,
+        stops: bool = False,
         leaves_after: int | None = None,
     ) -> None:
         self.truth = truth
         self.lag = lag
         """As long as it lacks features it does not say of so many that it has read them."""
-        self.reads_to = reads_to
-        """It never says of later positions that it has read them; None: of all."""
+        self.stops = stops
+        """Once it has drafted for a session it says of nothing more that it has read it."""
         self.leaves_after = leaves_after
         """Commits after which it breaks the stream; None: never."""
         self.commits = 0
@@ -140,9 +141,7 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
         reading.rows += decode(features, reading.layout, dtype=torch.float32).split(1)
         self.most_unread = max(self.most_unread, features.end - reading.acknowledged)
         position = features.end - (self.lag if reading.blocked else 0)
-        if self.reads_to is not None:
-            position = min(position, self.reads_to)
-        if position <= reading.acknowledged:
+        if position <= reading.acknowledged or (self.stops and reading.drafted):
             return []
         reading.acknowledged = position
         return [FeaturesRead(position)]
@@ -155,6 +154,7 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
             assert texts, f"{reading.tokens} is nobody's own text"
             text = texts[0]
             nodes = self.chain(reading.original, text[len(reading.tokens) : len(reading.tokens) + 4])
+            reading.drafted = True
         grows = [grow_nodes(reading.original, [node], resting=True) for node in nodes]
         return Grow.merge(grows) if grows else grow_nodes(reading.original, [], resting=True)
 
@@ -190,11 +190,11 @@ async def reading(
     truth: Sequence[Sequence[int]],
     *,
     lag: int = 0,
-    reads_to: int | None = None,
+    stops: bool = False,
     leaves_after: int | None = None,
 ) -> AsyncIterator[tuple[Reader, Endpoint]]:
     """A reader that serves, and where."""
-    reader = Reader(truth, lag=lag, reads_to=reads_to, leaves_after=leaves_after)
+    reader = Reader(truth, lag=lag, stops=stops, leaves_after=leaves_after)
     server = grpc.aio.server()
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(reader, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -208,20 +208,21 @@ async def test_sessions_that_finish_in_the_same_step_ship_nothing_for_it(target:
         reader.check(number, text, features_of(target, text, NEED))
 
 
-async def test_a_drafter_that_stops_reading_behind_the_prompt_loses_the_session_and_the_log_says_why(
+async def test_a_drafter_that_stops_reading_once_it_has_drafted_loses_the_session_and_the_log_says_why(
     target: Path, truth: list[list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    limits = {"step_token_budget": 16, "feature_window": 8, "feature_retention": 32, "paced_step_base_ms": 10.0}
-    async with reading(NEED, truth, reads_to=39) as (reader, endpoint), verifier_over(target, **limits) as verifier:
+    limits = {"step_token_budget": 16, "feature_window": 8, "feature_retention": 32, "paced_step_base_ms": 20.0}
+    async with reading(NEED, truth, stops=True) as (reader, endpoint), verifier_over(target, **limits) as verifier:
         lost = losses(verifier)
         with caplog.at_level(logging.WARNING):
             tokens, end = await decode(verifier, request(PROMPTS[0], endpoint))
             await reader.all_closed()
         assert not lost, "it is slow, not dead"
     assert written(truth[0], tokens, 40) and end.speculation.drafted > 0
-    assert caplog.text.count("is too slow, going on without drafts: it has read the features of 39 tokens") == 1
     session = reader.sessions[1]
-    assert session.closed and len(session.rows) == 39 + 8, "no more than the window"
+    slow = f"is too slow, going on without drafts: it has read the features of {session.acknowledged} tokens"
+    assert caplog.text.count(slow) == 1
+    assert session.closed and len(session.rows) == session.acknowledged + 8, "no more than the window"
 
 
 async def test_a_drafter_slower_than_prefill_keeps_the_session(
