@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.context import Context
 from benchmarks.report import Row
-from specsplit.cli.commands import PLACES
+from specsplit.cli.commands import ENTRIES
 from specsplit.cli.local import Child
 
 AIMS = {"health": 0.25, "--version": 0.25}
@@ -49,7 +49,7 @@ def run(context: Context) -> None:
 
 
 def _commands(address: str) -> dict[str, Sequence[str]]:
-    helps = {f"{name} --help": (name, "--help") for name in PLACES}
+    helps = {f"{name} --help": (name, "--help") for name in ENTRIES}
     return {"health": ("health", address), "--version": ("--version",), "--help": ("--help",), **helps}
 
 

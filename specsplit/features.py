@@ -195,7 +195,7 @@ class Features:
         """Bytes of data and scales; it makes none."""
         return len(self.data) + len(self.scales)
 
-    def settle(self) -> None:
+    def make_bytes(self) -> None:
         """Make the bytes, so that nothing but them is held."""
         bytes(self.data)
         bytes(self.scales)

@@ -219,7 +219,7 @@ class GraphStatistics:
     eager: Mapping[Eager, int] = field(default_factory=dict[Eager, int])
     """Forwards that were none, by reason."""
 
-    def beside(self, other: GraphStatistics) -> GraphStatistics:
+    def merged_with(self, other: GraphStatistics) -> GraphStatistics:
         """The sums of these statistics and the other's."""
         return GraphStatistics(
             self.captured + other.captured,

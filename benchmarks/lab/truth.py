@@ -63,7 +63,7 @@ class RightProposer:
             for part, children in zip(frontier, found, strict=True)
         ]
 
-    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         """Do nothing: nothing is drawn below a frontier."""
 
     def close(self, session: SessionKey) -> None:

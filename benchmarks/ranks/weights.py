@@ -34,7 +34,7 @@ class _Part(LocalMesh):
     def assemble(self, numbers: Sequence[int] = ()) -> tuple[Numbers, ...]:
         raise self.abort("")
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         raise self.abort("")
 
     def before_parting(self, work: Callable[[], object]) -> None:

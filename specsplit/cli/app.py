@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specsplit.cli.commands import PLACES, Commands
+from specsplit.cli.commands import ENTRIES, Commands
 from specsplit.cli.failures import OneLineGroup
 from specsplit.cli.say import say
 
@@ -21,12 +21,12 @@ class Root(OneLineGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Name all, without an import."""
-        return list(PLACES)
+        return list(ENTRIES)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list in --help, without an import."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, place.line) for name, place in PLACES.items()])
+            formatter.write_dl([(name, place.line) for name, place in ENTRIES.items()])
 
 
 app = typer.Typer(

@@ -12,7 +12,7 @@ import typer
 
 
 @dataclass(frozen=True)
-class Place:
+class CommandEntry:
     """Where the code of a command is."""
 
     module: str
@@ -23,35 +23,37 @@ class Place:
     """What the command does, in one line: the first sentence of its own help, which nobody has to import for it."""
 
 
-PLACES: Mapping[str, Place] = MappingProxyType(
+ENTRIES: Mapping[str, CommandEntry] = MappingProxyType(
     {
-        "demo": Place(
+        "demo": CommandEntry(
             "demo",
             "demo",
             "Start three services on this machine, generate with a drafter and without, and compare.",
         ),
-        "up": Place("up", "up", "Run a coordinator, verifiers and drafters on this machine until Ctrl-C."),
-        "serve": Place("serve", "serve_app", "Run one service in this process until SIGTERM or Ctrl-C."),
-        "generate": Place("generate", "generate", "Continue a text."),
-        "chat": Place(
+        "up": CommandEntry("up", "up", "Run a coordinator, verifiers and drafters on this machine until Ctrl-C."),
+        "serve": CommandEntry("serve", "serve_app", "Run one service in this process until SIGTERM or Ctrl-C."),
+        "generate": CommandEntry("generate", "generate", "Continue a text."),
+        "chat": CommandEntry(
             "chat", "chat", "Talk with the model of a running cluster: what was said is sent with every question."
         ),
-        "status": Place("status", "status", "Show the cluster: members, load, requests."),
-        "plan": Place(
+        "status": CommandEntry("status", "status", "Show the cluster: members, load, requests."),
+        "plan": CommandEntry(
             "plan",
             "plan",
             "Change the plan of every verifier, and its controller, from the next step on; without options show what is in "
             "force, and why.",
         ),
-        "trace": Place(
+        "trace": CommandEntry(
             "trace", "trace", "Change what every service traces, from now on; without options show what is changed."
         ),
-        "health": Place(
+        "health": CommandEntry(
             "health",
             "health",
             "Ask services whether they take calls: one line each, and exit 0 if all say SERVING, else 1.",
         ),
-        "tokens": Place("tokens", "tokens", "Draw tokens for callers, and the file by which services know them."),
+        "tokens": CommandEntry(
+            "tokens", "tokens", "Draw tokens for callers, and the file by which services know them."
+        ),
     }
 )
 
@@ -64,17 +66,17 @@ class Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            self._made[name] = _make(name, PLACES[name])
+            self._made[name] = _make(name, ENTRIES[name])
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(PLACES)
+        return iter(ENTRIES)
 
     def __len__(self) -> int:
-        return len(PLACES)
+        return len(ENTRIES)
 
 
-def _make(name: str, place: Place) -> Any:
+def _make(name: str, place: CommandEntry) -> Any:
     found = getattr(import_module(f"specsplit.cli.{place.module}"), place.name)
     if isinstance(found, typer.Typer):
         command = typer.main.get_group(found)

@@ -38,7 +38,7 @@ class Demand:
         """The first way to attend that will do. Not to be asked of one that is eager."""
         return (self.forms & -self.forms).bit_length() - 1
 
-    def beside(self, other: Demand) -> Demand:
+    def merged_with(self, other: Demand) -> Demand:
         """The least demand that meets this one and the other."""
         return Demand(max(self.tokens, other.tokens), max(self.rows, other.rows), self.forms & other.forms)
 
@@ -59,4 +59,4 @@ EAGER: Final = Demand(forms=0)
 
 def of_all(demands: Sequence[Demand]) -> Demand:
     """The least demand that meets every one of these, in whatever order they come."""
-    return reduce(Demand.beside, demands, Demand())
+    return reduce(Demand.merged_with, demands, Demand())

@@ -20,8 +20,8 @@ S = TypeVar("S", bound=EngineSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place in a group."""
+class RankEnvironment:
+    """Where a process stands in its group."""
 
     number: int
     local: int
@@ -78,7 +78,7 @@ class Place:
         return address if port in ("", "0") else f"{host}:{int(port) + self.local}"
 
 
-ALONE: Final = Place(0, 0)
+ALONE: Final = RankEnvironment(0, 0)
 
 
 def _check(settings: EngineSettings, environ: Mapping[str, str]) -> None:

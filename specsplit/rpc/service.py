@@ -16,7 +16,7 @@ from specsplit.membership import Register, Role
 from specsplit.observe import announce, set_up
 from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import Metrics
-from specsplit.ranks.place import ALONE, Place
+from specsplit.ranks.environment import ALONE, RankEnvironment
 from specsplit.rpc.channel import check_reachable, check_shown, dial
 from specsplit.rpc.descriptors import raise_limit
 from specsplit.rpc.member import Membership, member_id_of
@@ -58,11 +58,11 @@ class Service(Generic[B]):
         metrics: Metrics,
         load: Callable[[], Awaitable[B]],
         join: Callable[[B, Dialled], Membership] | None = None,
-        place: Place = ALONE,
+        environment: RankEnvironment = ALONE,
     ) -> None:
         """`load` makes the backend while calls are answered UNAVAILABLE; `join` makes the member that it is of a cluster.
 
-        `place`: which rank of a group it is.
+        `environment`: which rank of a group it is.
         """
         self.server = server
         self.metrics_address = ""
@@ -71,7 +71,7 @@ class Service(Generic[B]):
         self._metrics = metrics
         self._load = load
         self._join = join
-        self._place = place
+        self._environment = environment
         self._backend: B
         self._open = AsyncExitStack()
         """What has to be closed at the end."""
@@ -106,7 +106,7 @@ class Service(Generic[B]):
             check_reachable("coordinator", settings.coordinator, settings)
 
     async def serve(self, *, signals: bool = True) -> int:
-        """After `start`: serve until SIGTERM or `leave`, then drain. Returns the exit status: 1 if the backend failed, else its place's."""
+        """After `start`: serve until SIGTERM or `leave`, then drain. Returns the exit status: 1 if the backend failed, else its rank's."""
         leaving = asyncio.create_task(self._leave_if_failed())
         try:
             async with self._membership() as membership:
@@ -155,7 +155,7 @@ class Service(Generic[B]):
 
     def _status(self, membership: Membership | None) -> int:
         """The exit status of one that has not failed."""
-        status = self._place.status(dismissed=membership is not None and membership.dismissed)
+        status = self._environment.status(dismissed=membership is not None and membership.dismissed)
         if status:
             _log.info("leaving with status %d, so that torchrun starts this rank and its group again", status)
         return status

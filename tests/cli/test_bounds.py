@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from specsplit.cli import app
-from specsplit.cli.commands import PLACES
+from specsplit.cli.commands import ENTRIES
 from specsplit.cli.serve import option_of
 
 NEEDED = {"generate": ["--prompt", "x"], "health": ["127.0.0.1:1"]}
@@ -21,7 +21,7 @@ NEEDED = {"generate": ["--prompt", "x"], "health": ["127.0.0.1:1"]}
 
 def numbers() -> Iterator[tuple[str, str, type[int] | type[float], Any]]:
     """Every option that is a number: its command, its name, its type, and what typer knows of it. Those of serve are settings."""
-    for command, place in PLACES.items():
+    for command, place in ENTRIES.items():
         found = getattr(import_module(f"specsplit.cli.{place.module}"), place.name)
         if isinstance(found, typer.Typer):
             continue

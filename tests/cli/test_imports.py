@@ -14,7 +14,7 @@ import typer.main
 from specsplit import __version__
 from specsplit.build import build
 from specsplit.cli import app
-from specsplit.cli.commands import PLACES
+from specsplit.cli.commands import ENTRIES
 
 COMMANDS = cast("Any", typer.main.get_command(app)).commands
 _LOADED = """
@@ -35,19 +35,19 @@ def loaded(*arguments: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", ENTRIES)
 def test_what_help_says_of_a_command_without_importing_it_is_the_first_sentence_of_its_own_help(name: str) -> None:
-    assert PLACES[name].line == COMMANDS[name].get_short_help_str(1000)
+    assert ENTRIES[name].line == COMMANDS[name].get_short_help_str(1000)
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
     modules = loaded("--help")
-    assert not {f"specsplit.cli.{place.module}" for place in PLACES.values()} & modules
+    assert not {f"specsplit.cli.{place.module}" for place in ENTRIES.values()} & modules
     assert not {"grpc", "pydantic", "rich", "structlog", "specsplit.client"} & modules
 
 
 @pytest.mark.parametrize(
-    "arguments", [("-h",), ("serve", "-h"), ("serve", "verifier", "-h"), *((name, "-h") for name in PLACES)]
+    "arguments", [("-h",), ("serve", "-h"), ("serve", "verifier", "-h"), *((name, "-h") for name in ENTRIES)]
 )
 def test_help_has_a_short_option_everywhere(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     app(list(arguments), prog_name="specsplit", standalone_mode=False)

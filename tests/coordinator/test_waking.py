@@ -11,8 +11,8 @@ import pytest
 
 from specsplit.clock import Clock
 from specsplit.membership import GroupRank, Member
+from specsplit.ranks.environment import RankEnvironment
 from specsplit.ranks.lockstep import Lockstep
-from specsplit.ranks.place import Place
 from specsplit.rpc import Service
 from specsplit.settings import VerifierSettings
 from specsplit_verifier.edge import service as verifier_service
@@ -72,7 +72,7 @@ async def start_group(
         shared = {"model": folder, "coordinator": cluster.address, "adaptive": "static"}
         services = [
             verifier_service.service_of(
-                VerifierSettings.load(**shared, member_id=f"rank-{rank}"), Place(rank, rank, 2, agents)
+                VerifierSettings.load(**shared, member_id=f"rank-{rank}"), RankEnvironment(rank, rank, 2, agents)
             )
             for rank in range(2)
         ]

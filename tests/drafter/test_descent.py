@@ -135,7 +135,7 @@ def test_fewer_levels_are_drawn_where_the_pool_has_no_room_for_more(levels: int,
     assert isinstance(children, Children)
     assert len(children.levels) == drawn
     assert proposer.pages.used == len(PROMPTS[0]) + 5 * drawn
-    proposer.settle((1, 0), [])
+    proposer.assign_drawn((1, 0), [])
     assert proposer.pages.used == len(PROMPTS[0])
 
 

@@ -84,8 +84,8 @@ class Checked(ModelProposer):
                 self.compare_all(part.session, part.slots, children)
         return found
 
-    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
-        super().settle(session, slots)
+    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+        super().assign_drawn(session, slots)
         known, drawn = self.known[session], set[int]()
         before = dict(known.inputs)
         for level, nodes in zip(self.levels[session], slots, strict=False):

@@ -101,8 +101,8 @@ class Checked(ModelProposer):
             self.levels[part.session] = ours.levels
         return found
 
-    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
-        super().settle(session, slots)
+    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+        super().assign_drawn(session, slots)
         for level, nodes in zip(self.levels[session], slots, strict=False):
             rows = (nodes >= 0).nonzero()[0]
             self.drawn += len(rows)

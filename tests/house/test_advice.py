@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings
 
 from scripts.surface import cli_options
 from specsplit.cli import app
-from specsplit.cli.commands import PLACES
+from specsplit.cli.commands import ENTRIES
 from specsplit.cli.serve import SETTINGS
 from specsplit.requests import GenerateRequest
 from specsplit.settings import ClientSettings
@@ -35,8 +35,8 @@ EXCEPTIONS: Mapping[tuple[str, str], str] = {
     ("specsplit/build.py", "--porcelain"): "git's",
     ("specsplit/build.py", "--branch"): "git's",
     ("specsplit/build.py", "SPECSPLIT_COMMIT"): "set when an image is built, and no setting",
-    ("specsplit/ranks/place.py", "--nproc-per-node"): "torchrun's",
-    ("specsplit/ranks/place.py", "--rdzv-backend"): "torchrun's",
+    ("specsplit/ranks/environment.py", "--nproc-per-node"): "torchrun's",
+    ("specsplit/ranks/environment.py", "--rdzv-backend"): "torchrun's",
     ("specsplit/cli/up.py", "--address"): "of specsplit generate, with which the line begins",
     ("specsplit/cli/app.py", "specsplit this"): "no command",
     ("specsplit/text/vocabulary.py", "specsplit can"): "no command",
@@ -99,7 +99,7 @@ def sentences() -> Iterator[Sentence]:
 @cache
 def options() -> Mapping[str, set[str]]:
     """Those of every command by its words; `serve` itself has those that all services have."""
-    found: dict[str, set[str]] = {f"specsplit {name}": set() for name in PLACES}
+    found: dict[str, set[str]] = {f"specsplit {name}": set() for name in ENTRIES}
     for line in cli_options(typer.main.get_command(app), "specsplit"):
         command, _, names = line.removeprefix("cli ").rpartition(" ")
         found.setdefault(command, set()).update(names.split("/"))
@@ -129,7 +129,7 @@ def offers(sentence: Sentence, option: str) -> bool:
     if not sentence.place.startswith("specsplit/cli/"):
         return all(option in options()[f"specsplit serve {service}"] for service in sentence.services)
     module, always = Path(sentence.place).stem, imports_of("app")
-    commands = [name for name, place in PLACES.items() if module in imports_of(place.module) | always]
+    commands = [name for name, place in ENTRIES.items() if module in imports_of(place.module) | always]
     return option in set().union(options()["specsplit"], *(options()[f"specsplit {name}"] for name in commands))
 
 
@@ -169,7 +169,7 @@ def missing(sentence: Sentence) -> Iterator[str]:
     yield from (name for name in VARIABLE.findall(text) if name not in variables())
     yield from (f"make {name}" for name in TARGET.findall(text) if name not in targets)
     if sentence.for_users:
-        yield from (f"specsplit {name}" for name in COMMAND.findall(text) if name not in PLACES)
+        yield from (f"specsplit {name}" for name in COMMAND.findall(text) if name not in ENTRIES)
         names = chain.from_iterable(re.findall(NAME, found) for found in TO_BE_SET.findall(text))
         yield from (name for name in names if not is_setting(sentence, name))
         values = ((name, value) for name, *given in WITH_VALUE.findall(text) for value in given if value)

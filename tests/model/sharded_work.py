@@ -230,7 +230,7 @@ def settling_on_a_second_device(mesh: TorchMesh) -> list[str]:
     torch.cuda.current_stream, torch.cuda.is_current_stream_capturing = current, lambda: False
     torch.cuda.device = nullcontext  # pyright: ignore[reportAttributeAccessIssue]
     mesh._device = torch.device("cuda:1")  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-    mesh.settle()
+    mesh.synchronize()
     return asked
 
 
@@ -238,5 +238,5 @@ def settled(mesh: TorchMesh) -> list[tuple[int, ...]]:
     """What ranks tell one another while they load; a device that gets done is waited for, and one without a GPU is not asked."""
     answers = iter([False, False, True])
     mesh._wait_for(lambda: next(answers))  # pyright: ignore[reportPrivateUsage]
-    mesh.settle()
+    mesh.synchronize()
     return list(mesh.assemble([mesh.rank, 7]))

@@ -96,7 +96,7 @@ def lost_captured(group: TensorGroup, folder: Path, where: str) -> tuple[str, li
     if where == "a launch":
         capturer.fail(torch.OutOfMemoryError("none left"))
     else:
-        group.settle = partial(group._wait_for, lambda: False)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        group.synchronize = partial(group._wait_for, lambda: False)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
     try:
         if not group.leads:
             follow(lm, group)
@@ -112,7 +112,7 @@ def tried(group: TensorGroup, folder: Path) -> list[str]:
     """In which order a process waits for its device with an end, and without one, in a trial."""
     lm, done = part_of(folder, group), list[str]()
     item: Any = torch.Tensor.item
-    group.settle = lambda: done.append("settled")
+    group.synchronize = lambda: done.append("settled")
     torch.Tensor.item = lambda self: (done.append("asked"), item(self))[1]
     if not group.leads:
         follow(lm, group)

@@ -42,12 +42,12 @@ def test_a_process_that_goes_while_a_model_is_tried_out_is_missed_before_the_dev
     """Else the others would wait for ever for what the device has yet to do together with it."""
     settled: list[int] = []
 
-    def settle(self: ShardedBlocks) -> None:
+    def synchronize(self: ShardedBlocks) -> None:
         settled.append(len(settled))
         if len(settled) == 3:
             raise RankLost("rank 1 of 2 is lost")
 
-    monkeypatch.setattr(ShardedBlocks, "settle", settle)
+    monkeypatch.setattr(ShardedBlocks, "synchronize", synchronize)
     with pytest.raises(RankLost, match="rank 1 of 2 is lost"):
         CausalLM.load(folders["llama"], num_pages=16, page_size=4)
     lm = CausalLM.load(folders["llama"], num_pages=16, page_size=4)

@@ -181,13 +181,13 @@ def test_a_block_asks_for_what_was_gathered_once_the_device_has_been_waited_for_
         work = getattr(models.meshes[0], name)
         return lambda *args: (done.append(name), work(*args))[1]
 
-    for name in ("gather", "settle", "reduce_scatter"):
+    for name in ("gather", "synchronize", "reduce_scatter"):
         monkeypatch.setattr(models.meshes[0], name, told(name))
     for module in models.lms[0].model.modules():
         if isinstance(module, ShardedMlp):
             module.block.register_forward_pre_hook(lambda *_: done.append("block"))
     models.turns([Brought(rows_of(models.lms[0], [0])[0]), Brought()], eager=True)
-    assert done == [*["gather", "settle", "block", "reduce_scatter"] * 2, "settle"]
+    assert done == [*["gather", "synchronize", "block", "reduce_scatter"] * 2, "synchronize"]
 
 
 def test_an_idle_rank_runs_the_collectives_of_the_model_and_nothing_more(llama_folder: Path) -> None:

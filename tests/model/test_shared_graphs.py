@@ -285,7 +285,7 @@ def test_nothing_holds_what_was_captured_when_connections_to_lost_ranks_are_clos
         if rank == 0 and where == "a launch":
             watched.fail(RuntimeError("the device still waits for it"))
         elif rank == 0:
-            monkeypatch.setattr(two.lms[0].blocks, "settle", missing)
+            monkeypatch.setattr(two.lms[0].blocks, "synchronize", missing)
         two.turn(rank, decoding(two.lms[rank], [7]))
         two.meshes[rank].exchange([rank])  # rank 1 may have been through its turn
 
@@ -311,8 +311,8 @@ class Alone:
     def turn(self, rows: Sequence[int]) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def settle(self) -> None:
-        self.done.append("settle")
+    def synchronize(self) -> None:
+        self.done.append("synchronize")
         if self.lost:
             raise RankLost("missed")
 
@@ -329,12 +329,12 @@ class Alone:
 def test_the_first_run_of_what_is_captured_is_waited_for_with_an_end_before_anything_else_asks_for_the_device() -> None:
     alone = Alone()
     SharedCapturer(RecordingCapturer(), alone).capture(alone.work)
-    assert alone.done == ["work", "settle", "work", "assemble"]
+    assert alone.done == ["work", "synchronize", "work", "assemble"]
     alone.done.clear()
     alone.lost = True
     with pytest.raises(RankLost, match="missed"):
         SharedCapturer(RecordingCapturer(), alone).capture(alone.work)
-    assert alone.done == ["work", "settle"]
+    assert alone.done == ["work", "synchronize"]
 
 
 def lost(models: SharedModels, work: Callable[[int], object]) -> list[str]:

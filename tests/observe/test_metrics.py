@@ -503,7 +503,7 @@ def test_what_a_drafter_has_done_is_looked_up_and_its_expansions_are_told() -> N
 
 @pytest.mark.parametrize("metrics", every()[1:], ids=lambda metrics: type(metrics).__name__)
 def test_forwards_are_counted_by_whether_they_were_a_graph(metrics: Metrics) -> None:
-    target = GraphStatistics(72, 1 << 20, 100, {Eager.SIZE: 3}).beside(GraphStatistics(3, 5, 1, {Eager.LAYOUT: 2}))
+    target = GraphStatistics(72, 1 << 20, 100, {Eager.SIZE: 3}).merged_with(GraphStatistics(3, 5, 1, {Eager.LAYOUT: 2}))
     metrics.watch_graphs(lambda: target)
     samples = scrape(metrics)
     assert value(samples, "specsplit_graphs") == 75 and value(samples, "specsplit_graph_bytes") == (1 << 20) + 5

@@ -15,8 +15,8 @@ import pytest
 from specsplit.cli.folders import drafts_beside
 from specsplit.model.heads import Head, load_head
 from specsplit.model.layers.sharded import TensorMesh
+from specsplit.ranks.environment import RankEnvironment
 from specsplit.ranks.lockstep import Agreed, Proposal
-from specsplit.ranks.place import Place
 from specsplit.rpc import Service
 from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.values import DrafterKind, Endpoint
@@ -77,7 +77,7 @@ async def _joined(stack: AsyncExitStack, kind: DrafterKind, address: str, regist
         kind=kind, model=drafts_beside(POCKET)[kind], target=target, dp_size=SIZE, coordinator=address
     )
     services = [
-        service_of(settings.model_copy(update={"member_id": f"{kind.value}-{rank}"}), Place(rank, rank, SIZE))
+        service_of(settings.model_copy(update={"member_id": f"{kind.value}-{rank}"}), RankEnvironment(rank, rank, SIZE))
         for rank in range(SIZE)
     ]
     with pytest.MonkeyPatch.context() as patch:

@@ -65,7 +65,7 @@ class ThreadMesh:
     def assemble(self, numbers: Sequence[int] = ()) -> tuple[Numbers, ...]:
         return tuple(self._meet(Collective("assemble", (len(numbers),)), tuple(numbers)))
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Collectives are over when they return."""
 
     def before_parting(self, work: Callable[[], object]) -> None:

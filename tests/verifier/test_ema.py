@@ -163,12 +163,12 @@ def test_a_tier_has_a_node_for_every_step() -> None:
 
 def test_request_before_operator_before_controller_before_launch() -> None:
     planner = Planner(LAUNCHED, 100, lambda *_: EmaController(DEFAULT, 5))
-    assert not planner.follow(1) and planner.default == LAUNCHED
-    assert planner.follow(8) and planner.default.num_steps == 1
+    assert not planner.adapt(1) and planner.default == LAUNCHED
+    assert planner.adapt(8) and planner.default.num_steps == 1
     planner.replan(PlanChanges(num_steps=4))
     assert planner.default == replace(LAUNCHED, num_steps=4), "steps that the tier does not have get the launched nodes"
     assert planner.plan_of(PlanChanges(num_steps=2)) == replace(LAUNCHED, num_steps=2)
-    assert not planner.follow(64) and planner.default.speculates, "a tier of 0 does not overrule him"
+    assert not planner.adapt(64) and planner.default.speculates, "a tier of 0 does not overrule him"
     planner.replan(PlanChanges())
     assert planner.default.num_steps == 0
     assert planner.plan_of(PlanChanges(num_steps=2)).speculates

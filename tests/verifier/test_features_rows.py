@@ -115,8 +115,8 @@ def settled_by_rows(features: Features) -> Callable[[], None]:
 def settled_by_prefix(features: Features) -> Callable[[], None]:
     kept = PrefixFeatures(10**6)
     kept.put(b"page", RECIPE, features)
-    kept.settle()  # the step that made them
-    return kept.settle
+    kept.make_bytes()  # the step that made them
+    return kept.make_bytes
 
 
 @pytest.mark.parametrize("keep", [settled_by_rows, settled_by_prefix])

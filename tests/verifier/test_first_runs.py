@@ -55,4 +55,4 @@ def test_what_a_cold_step_took_does_not_change_what_steps_are_expected_to_take()
 
 
 def test_a_step_that_was_run_in_halves_is_cold() -> None:
-    assert StepOutput().beside(StepOutput()).cold, "two forwards take longer than one"
+    assert StepOutput().merged_with(StepOutput()).cold, "two forwards take longer than one"

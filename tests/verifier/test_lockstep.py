@@ -47,7 +47,7 @@ def test_what_all_ranks_need_does_not_depend_on_their_order_or_on_who_is_asked_f
 ) -> None:
     first, *others = data.draw(st.permutations(told))
     cut = data.draw(st.integers(0, len(others)))
-    assert of_all(told) == of_all([first, *others]) == of_all([first, *others[:cut]]).beside(of_all(others[cut:]))
+    assert of_all(told) == of_all([first, *others]) == of_all([first, *others[:cut]]).merged_with(of_all(others[cut:]))
     assert of_all(told) == of_all([*told, Demand()]) == of_all([*told, *told]), (
         "idle ranks and repetition change nothing"
     )
@@ -142,7 +142,7 @@ def test_a_step_is_expected_to_take_as_long_as_all_ranks_rows_did_in_the_turn_be
 
 def test_a_rank_of_a_group_takes_a_plan_when_it_is_agreed_and_not_before() -> None:
     planner, other = Planner(Plan(), 64, grouped=True), Plan(num_steps=2)
-    assert not planner.follow(40) and planner.default == Plan()
+    assert not planner.adapt(40) and planner.default == Plan()
     mine, theirs = Proposal(unfinished=1), Proposal(unfinished=2, plan=other)
     assert planner.agree(Agreed(0, [mine, theirs])) and planner.default == other
     assert not planner.agree(Agreed(0, [NOTHING, NOTHING])) and planner.default == other

@@ -84,7 +84,7 @@ def test_an_operator_puts_another_controller_in_the_place_of_the_launched_one_an
     planner = Planner(settings.plan, 100, partial(controller_for, settings))
     planner.replan(PlanChanges(topk=2), Control(Adaptive.EMA))
     assert planner.default == replace(settings.plan, topk=2), "the tier that was asked for"
-    planner.follow(64)
+    planner.adapt(64)
     assert planner.default.num_steps == 0, "a batch of this size has no other tier"
     planner.replan(PlanChanges(), Control(Adaptive.EMA))
     assert planner.default.num_steps == 0, "it is the same controller still"

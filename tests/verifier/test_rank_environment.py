@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specsplit.errors import InvalidRequest
-from specsplit.ranks.place import ALONE, Place
+from specsplit.ranks.environment import ALONE, RankEnvironment
 from specsplit.settings import VerifierSettings
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
@@ -22,34 +22,34 @@ def test_ranks_on_one_machine_have_ports_of_their_own_and_every_rank_has_a_name(
     shared = settings_with(
         listen="127.0.0.1:50051", advertise="localhost:50051", metrics_listen="127.0.0.1:9000", member_id="big"
     )
-    own = Place.of(shared, TORCHRUN).settings(shared)
+    own = RankEnvironment.of(shared, TORCHRUN).settings(shared)
     assert (own.listen, own.advertise) == ("127.0.0.1:50052", "localhost:50052")
     assert (own.metrics_listen, own.member_id) == ("127.0.0.1:9001", "big-3")
 
 
 def test_free_ports_stay_free_and_who_has_no_name_gets_none() -> None:
     shared = settings_with(listen="127.0.0.1:0")
-    assert Place.of(shared, TORCHRUN).settings(shared) == shared
+    assert RankEnvironment.of(shared, TORCHRUN).settings(shared) == shared
 
 
 def test_a_verifier_alone_is_rank_0_and_its_settings_stay() -> None:
     shared = settings_with(dp_size=1, listen="127.0.0.1:50051", member_id="one", coordinator="")
-    assert Place.of(shared, {}) == ALONE
+    assert RankEnvironment.of(shared, {}) == ALONE
     assert ALONE.settings(shared) is shared
 
 
 def test_the_processes_of_a_split_target_have_its_settings_and_a_device_each() -> None:
     shared = settings_with(dp_size=1, tp_size=4, coordinator="", listen="127.0.0.1:50051", member_id="big")
-    assert Place.of(shared, TORCHRUN).settings(shared) == shared
+    assert RankEnvironment.of(shared, TORCHRUN).settings(shared) == shared
     on_cuda = shared.model_copy(update={"device": "cuda"})
-    assert Place.of(on_cuda, TORCHRUN).settings(on_cuda).device == "cuda:1"
+    assert RankEnvironment.of(on_cuda, TORCHRUN).settings(on_cuda).device == "cuda:1"
 
 
 def test_each_rank_may_be_several_processes_of_which_the_first_is_the_verifier() -> None:
     shared = settings_with(
         dp_size=2, tp_size=2, listen="127.0.0.1:50051", metrics_listen="127.0.0.1:9000", member_id="big", device="cuda"
     )
-    places = [Place.of(shared, {**TORCHRUN, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(4)]
+    places = [RankEnvironment.of(shared, {**TORCHRUN, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(4)]
     assert [(each.rank, each.follows) for each in places] == [(0, False), (0, True), (1, False), (1, True)]
     own = [each.settings(shared) for each in places]
     assert [(each.listen[-5:], each.metrics_listen[-4:]) for each in own[::2]] == [("50051", "9000"), ("50053", "9002")]
@@ -59,7 +59,7 @@ def test_each_rank_may_be_several_processes_of_which_the_first_is_the_verifier()
 
 def test_no_process_of_a_whole_target_follows() -> None:
     assert not ALONE.follows
-    assert not Place.of(settings_with(), TORCHRUN).follows
+    assert not RankEnvironment.of(settings_with(), TORCHRUN).follows
 
 
 @pytest.mark.parametrize(("agents", "kept"), [("1", "True"), ("2", "False")])
@@ -67,7 +67,7 @@ def test_ranks_may_stand_on_several_machines_if_the_store_in_which_they_meet_is_
     agents: str, kept: str
 ) -> None:
     environ = {**TORCHRUN, "GROUP_WORLD_SIZE": agents, "TORCHELASTIC_USE_AGENT_STORE": kept}
-    assert Place.of(settings_with(), environ) == Place(3, 1, size=4, agents=int(agents))
+    assert RankEnvironment.of(settings_with(), environ) == RankEnvironment(3, 1, size=4, agents=int(agents))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_group_that_torchrun_has_not_started_is_refused(
     values: dict[str, Any], environ: dict[str, str], why: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=why):
-        Place.of(settings_with(**values), environ)
+        RankEnvironment.of(settings_with(**values), environ)
 
 
 @pytest.mark.parametrize("dismissed", [True, False])
@@ -107,4 +107,4 @@ def test_a_rank_leaves_for_good_only_if_the_whole_group_was_told_to_and_has_one_
     size: int, agents: int, dismissed: bool
 ) -> None:
     for_good = agents == 1 and (size == 1 or dismissed)
-    assert Place(0, 0, size, agents).status(dismissed=dismissed) == (0 if for_good else 1)
+    assert RankEnvironment(0, 0, size, agents).status(dismissed=dismissed) == (0 if for_good else 1)

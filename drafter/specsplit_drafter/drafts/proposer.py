@@ -6,7 +6,7 @@ expanded in a later expansion than its parent, and at most once, or with a kind 
 in a frontier alone, or with a kind that shares it, with nodes whose parents are not the root.
 
 A kind may *descend*: expand the best children of a frontier in the same go, and theirs, several levels deep. It is told how to score them
-(`Scoring`), and gives back what it has drawn. Which of that become nodes is growth's affair again: it says so with `settle`.
+(`Scoring`), and gives back what it has drawn. Which of that become nodes is growth's affair again: it says so with `assign_drawn`.
 
 A kind that drafts with a head also reads *features* of the committed tokens. They come when the verifier has them, so a session may
 be stalled: nothing can be done for it before more arrive. Every other kind takes what `NoFeatures` says.
@@ -194,7 +194,7 @@ class Proposer(Protocol):
 
         With more `levels`, and where a part of the frontier has a scoring, the best of these children are expanded too, as by a further
         call in whose frontier they stand, and so on: `levels` in all, or fewer where there is no room or the kind does not go so deep.
-        `settle` must follow then.
+        `assign_drawn` must follow then.
 
         None means not yet: the session's context is still being read, a part with each call; only a frontier with a root can get it.
         Ask again.
@@ -202,7 +202,7 @@ class Proposer(Protocol):
         """
         ...
 
-    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         """Take in what became of every level that was drawn below a frontier: the slots of its nodes in the tree [n], -1 for those that
         are none, or were not to be expanded. What was kept for these is freed."""
         ...
@@ -246,7 +246,7 @@ class NoFeatures:
         """Tell that it never waits for features."""
         return False
 
-    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         """Do nothing: nothing is drawn below a frontier."""
 
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:

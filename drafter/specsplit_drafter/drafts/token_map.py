@@ -110,12 +110,12 @@ class TokenMap:
         )
 
     def lend(self, levels: int, width: int) -> Slots:
-        """Take slots [levels, width] for what is drawn below a frontier, until `settle`. Raises OutOfPages."""
+        """Take slots [levels, width] for what is drawn below a frontier, until `assign_drawn`. Raises OutOfPages."""
         self._reclaim(_NO_NODES)
         self._lent = self._pool.allocate(levels * width).reshape(levels, width)
         return self._lent
 
-    def settle(self, levels: Sequence[Ints]) -> None:
+    def assign_drawn(self, levels: Sequence[Ints]) -> None:
         """Leave the slots of every lent level to these nodes [n], the first of it, whose KV stands there; to -1 none. All others are freed.
 
         What a node had before is freed too.

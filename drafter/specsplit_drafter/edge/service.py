@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from specsplit.clock import Clock, SystemClock
 from specsplit.errors import LoadError, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
+from specsplit.ranks.environment import ALONE, RankEnvironment
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.mesh import Mesh
-from specsplit.ranks.place import ALONE, Place
 from specsplit.rpc import DRAFTER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
@@ -39,11 +39,11 @@ _log = logging.getLogger(__name__)
 def main(settings: DrafterSettings) -> int:
     """Run one drafter in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
     switch_often()  # two threads hand each other small things all the time
-    place = Place.of(settings, os.environ)
-    return run_service("drafter", place.settings(settings), partial(service_of, place=place))
+    environment = RankEnvironment.of(settings, os.environ)
+    return run_service("drafter", environment.settings(settings), partial(service_of, environment=environment))
 
 
-def service_of(settings: DrafterSettings, place: Place = ALONE) -> Service[Drafter]:
+def service_of(settings: DrafterSettings, environment: RankEnvironment = ALONE) -> Service[Drafter]:
     """The drafter's process, put together."""
     clock, server = SystemClock(), Server(settings, "drafter", services=[DRAFTER_SERVICE], session_methods=["Draft"])
     telemetry = Telemetry(settings, server.tracing)
@@ -51,14 +51,14 @@ def service_of(settings: DrafterSettings, place: Place = ALONE) -> Service[Draft
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
 
     async def load() -> Drafter:
-        table = await asyncio.to_thread(load_table, settings, clock, place.number)
+        table = await asyncio.to_thread(load_table, settings, clock, environment.number)
         table.rounds = telemetry.rounds()
         drafter = Drafter(table, servicer, clock)
         servicer.engine = drafter.engine
         telemetry.watch(drafter.engine.statistics)
         return drafter
 
-    return Service(settings, server, telemetry.metrics, load, partial(_member, settings, server), place)
+    return Service(settings, server, telemetry.metrics, load, partial(_member, settings, server), environment)
 
 
 def _member(settings: DrafterSettings, server: Server, drafter: Drafter, dialled: Dialled) -> Membership:

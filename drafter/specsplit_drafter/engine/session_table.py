@@ -205,7 +205,7 @@ class SessionTable:
             case Children():
                 below = growth.expanded(expansion)
                 if part.scoring is not None:
-                    self.proposer.settle(part.session, below)
+                    self.proposer.assign_drawn(part.session, below)
                 expanded = len(part.slots) + sum(int(np.count_nonzero(slots >= 0)) for slots in below)
                 self.expansions.brought = max(self.expansions.brought, len(below))
                 self.counts.expanded_nodes += expanded

@@ -56,7 +56,7 @@ class Candidates:
         """Select those for which `chosen` [n] is true."""
         return self if np.count_nonzero(chosen) == len(chosen) else self.at(chosen.nonzero()[0])
 
-    def beside(self, others: Candidates) -> Candidates:
+    def merged_with(self, others: Candidates) -> Candidates:
         """Join these and others, of other parents."""
         if not len(self.parents):
             return others
@@ -126,7 +126,7 @@ class CandidatePool:
         edges = as_sent(self._calibration.log_probabilities(children.log_probabilities, distances))
         if len(again):
             self._waiting = self._waiting.where(~np.isin(self._waiting.parents, again))
-        self._waiting = self._waiting.beside(Candidates.of(slots, children, edges, tree))
+        self._waiting = self._waiting.merged_with(Candidates.of(slots, children, edges, tree))
         if not len(again) or not edges.size:
             return Rescored(NO_NODES, NO_EDGES)
         return self._rescored(again, children, edges)

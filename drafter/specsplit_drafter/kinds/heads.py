@@ -75,7 +75,7 @@ class HeadModel:
     @property
     def graph_statistics(self) -> GraphStatistics:
         """What has become of the forwards of all steps."""
-        return reduce(GraphStatistics.beside, (runner.graph_statistics for runner in self.runners))
+        return reduce(GraphStatistics.merged_with, (runner.graph_statistics for runner in self.runners))
 
     def kept(self, step: int) -> Tensor | None:
         """Where the states of a step are kept by slot; None: nobody reads them."""

@@ -65,7 +65,7 @@ class ModelProposer:
     def graphs(self) -> GraphStatistics:
         """What has become of the forwards of all steps, and of descents."""
         forwards = self._model.graph_statistics
-        return forwards if self._descents is None else forwards.beside(self._descents.statistics)
+        return forwards if self._descents is None else forwards.merged_with(self._descents.statistics)
 
     def capture_descents(self, capturer: Capturer) -> None:
         """Capture descents as graphs from now on."""
@@ -139,9 +139,9 @@ class ModelProposer:
         below = self._below(asked.parts, inputs, min(levels, self.max_levels))
         return self._isolation.expand(frontier, inputs, lambda parts: self._run(parts, asked, below))
 
-    def settle(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         """Leave nodes the slots that their rows were written to, and free those of what became none."""
-        self._sessions[session].lowest.settle(slots)
+        self._sessions[session].lowest.assign_drawn(slots)
 
     def close(self, session: SessionKey) -> None:
         """Free every slot."""

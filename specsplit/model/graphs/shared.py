@@ -35,7 +35,7 @@ class Together(Protocol):
         """Run an eager forward on every rank, with `rows` of them by rank. Raises RankLost."""
         ...
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the device. Raises RankLost."""
         ...
 
@@ -100,7 +100,7 @@ class _Trial:
         """Call `work`. Raises whatever it raises, and RankLost."""
         results = self._work()
         if not self.over:
-            self._together.settle()  # whatever asks for the device next waits without an end
+            self._together.synchronize()  # whatever asks for the device next waits without an end
             self.over = True
         return results
 
@@ -152,7 +152,7 @@ class SharedGraphs:
             self._catch_up()
             raise
         self._catch_up()
-        self._together.settle()
+        self._together.synchronize()
 
     def run(self, rows: Sequence[Row], layers: Layers = frozenset()) -> Results | None:
         """Run rows (at least one) in the graph of this turn -> the results of `Graphs.run`; None if the turn is eager. Raises RankLost."""

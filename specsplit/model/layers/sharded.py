@@ -30,7 +30,7 @@ class TensorMesh(Mesh, Protocol):
         """Wait until every rank has come here, however long loading takes it -> everybody's numbers, by rank. Raises RankLost."""
         ...
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the device has done what it was asked for, captured collectives too; in a capture there is nothing to wait for.
 
         Raises RankLost, when another rank has not taken part in time.
@@ -139,10 +139,10 @@ class ShardedBlocks:
         """Wait until the other ranks have come so far in loading theirs -> everybody's numbers, by rank. Raises RankLost."""
         return (tuple(numbers),) if self._mesh is None else self._mesh.assemble(numbers)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for the device, if there are other processes that take part in anything. Raises RankLost."""
         if self._mesh is not None:
-            self._mesh.settle()
+            self._mesh.synchronize()
 
     def before_parting(self, work: Callable[[], object]) -> None:
         """Have `work` called before this rank parts from the others."""
@@ -163,7 +163,7 @@ class ShardedBlocks:
         try:
             yield
             self._catch_up()
-            self.settle()
+            self.synchronize()
         except RankLost:
             raise
         except BaseException:
@@ -187,13 +187,13 @@ class ShardedBlocks:
         """Outside of a turn: what fails fails on all ranks."""
         assert self._mesh is not None, "there is a block, so there is a group"
         output = self._together(index, own, _Layout.of([len(own)] * self._mesh.size, own.device))
-        self._mesh.settle()
+        self._mesh.synchronize()
         return output
 
     def _together(self, index: int, own: Tensor, layout: _Layout) -> Tensor:
         assert self._mesh is not None, "there is a block, so there is a group"
         gathered = self._mesh.gather(layout.pad(own))
-        self._mesh.settle()  # experts ask the device for what was gathered, and wait for it without an end
+        self._mesh.synchronize()  # experts ask the device for what was gathered, and wait for it without an end
         return self._mesh.reduce_scatter(layout.apply(self._blocks[index], gathered))[: len(own)]
 
     def or_leave(self) -> AbstractContextManager[None]:

@@ -56,7 +56,7 @@ class CausalLM(ModelRunner):
         self.blocks: Final = ShardedBlocks(model) if blocks is None else blocks
         self.blocks.assemble()
         # What is run at load is looked at by asking the device, which would wait for ever for a process that has gone.
-        settled = model.register_forward_hook(lambda *_: self.blocks.settle())
+        settled = model.register_forward_hook(lambda *_: self.blocks.synchronize())
         super().__init__(measure(model), num_pages, page_size, model.dtype, model.device, backend, kv_cache_dtype)
         self.model: Final = model.eval()
         self.info: Final = info
@@ -215,7 +215,7 @@ class CausalLM(ModelRunner):
         logits = self.model(
             input_ids=token, position_ids=token, use_cache=False, logits_to_keep=1, forward_batch=TrialForward()
         ).logits
-        self.blocks.settle()
+        self.blocks.synchronize()
         logits.sum().item()  # waits for the device
 
     @torch.inference_mode()

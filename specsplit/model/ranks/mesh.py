@@ -30,7 +30,7 @@ POLL_S: Final = 20e-6
 LOOK_ROUND_S: Final = 0.25
 """How often the others are looked for meanwhile."""
 NCCL_WAITS: Final = {"TORCH_NCCL_BLOCKING_WAIT": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
-"""Have NCCL leave it to `settle` to notice a rank that is lost.
+"""Have NCCL leave it to `synchronize` to notice a rank that is lost.
 
 With the first set it would ask for the end of each collective by itself, which can neither be captured nor happens in a replay. With the
 second its watchdog tears the process down, without a word to the others, nor to those whose sessions are here; torchrun sets that to 1.
@@ -94,7 +94,7 @@ class TorchMesh:
             dist.all_gather(list(told), own)
         return tuple(map(tuple, told[:, 1:].tolist()))
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the device has done what it was asked for, captured collectives too. Raises RankLost.
 
         That takes longer than `timeout_s` if another rank is lost. Over gloo, and in a capture, there is nothing to wait for.
@@ -252,7 +252,7 @@ def _start_of(environ: Mapping[str, str]) -> str:
     """What tells this start of the group from earlier ones in the same store, which holds the addresses of ranks that died.
 
     Only an agent's store outlives its ranks, and with it every rank has that agent's count. Several agents do not count alike, which
-    is why they are to leave the store to rank 0 (`Place`).
+    is why they are to leave the store to rank 0 (`RankEnvironment`).
     """
     kept = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return environ.get("TORCHELASTIC_RESTART_COUNT", "0") if kept else "0"

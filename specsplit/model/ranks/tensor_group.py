@@ -87,7 +87,7 @@ class TensorGroup(TorchMesh):
         """Run the block together with the other processes of the rank, devices included. Raises RankLost, as `or_leave` does."""
         with self.or_leave():
             yield
-            self.settle()
+            self.synchronize()
 
     @contextmanager
     def or_leave(self) -> Iterator[None]:

@@ -22,8 +22,8 @@ from specsplit.model.ranks.mesh import TorchMesh
 from specsplit.model.ranks.tensor_group import TensorGroup
 from specsplit.model.tensors.device import check_device
 from specsplit.observe import fields
+from specsplit.ranks.environment import ALONE, RankEnvironment
 from specsplit.ranks.lockstep import Lockstep
-from specsplit.ranks.place import ALONE, Place
 from specsplit.rpc import VERIFIER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
@@ -100,14 +100,14 @@ def _runner(settings: VerifierSettings, clock: Clock, target: CausalLM, lockstep
 
 def main(settings: VerifierSettings) -> int:
     """Run the verifier in this process until it is told to leave; the exit status. Raises SpecsplitError if it cannot start."""
-    place = Place.of(settings, os.environ)
-    own = place.settings(settings)
-    if place.follows:
-        return run_follower(own, place)
-    return run_service("verifier", own, partial(service_of, place=place))
+    environment = RankEnvironment.of(settings, os.environ)
+    own = environment.settings(settings)
+    if environment.follows:
+        return run_follower(own, environment)
+    return run_service("verifier", own, partial(service_of, environment=environment))
 
 
-def service_of(settings: VerifierSettings, place: Place = ALONE) -> Service[Verifier]:
+def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE) -> Service[Verifier]:
     """The verifier's process, put together. Raises InvalidRequest for a wrong file of tiers, before anything is loaded."""
     controller_for(settings, AS_SET)
     clock = SystemClock()
@@ -117,7 +117,7 @@ def service_of(settings: VerifierSettings, place: Place = ALONE) -> Service[Veri
     telemetry = Telemetry(settings, server.tracing, clock)
 
     async def load() -> Verifier:
-        runner = await asyncio.to_thread(load_target, settings, clock, place.number)
+        runner = await asyncio.to_thread(load_target, settings, clock, environment.number)
         verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry)
         info = verifier.info
         facts = {"model": info.model, "vocabulary": info.vocabulary, "max_context": info.max_context}
@@ -131,7 +131,7 @@ def service_of(settings: VerifierSettings, place: Place = ALONE) -> Service[Veri
         telemetry.metrics,
         load,
         lambda verifier, dialled: _Member(settings, server, verifier, dialled, clock).membership,
-        place,
+        environment,
     )
 
 

@@ -146,7 +146,7 @@ class EngineCore:
         self.apply_grows()
         for session in self._scheduler.admit():
             self._drafters.resume(session, now)
-        if self._planner.follow(len(self._scheduler.running)):
+        if self._planner.adapt(len(self._scheduler.running)):
             self._replan("as its controller chose")
         self._drafters.retry(self._scheduler.running.values(), now)
         batch = self._choose(now)

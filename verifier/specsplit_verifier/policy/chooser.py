@@ -55,13 +55,15 @@ class StepChooser:
         found = ((session.id, self._standing(session)) for session in sessions)
         self._standings = {number: standing for number, standing in found if standing is not None}
 
-    def spending(self, sessions: Sequence[Session], cost: StepCost, launched: Plan | None, beside: int = 0) -> Spending:
-        """How many nodes of each session a step should take that runs `beside` other tokens.
+    def spending(
+        self, sessions: Sequence[Session], cost: StepCost, launched: Plan | None, other_tokens: int = 0
+    ) -> Spending:
+        """How many nodes of each session a step should take that runs `other_tokens` of others.
 
         `launched`: what it is compared with. None: nothing is chosen, and the step takes all nodes that the plans allow.
         """
         kv_tokens = sum(session.kv_length for session in sessions)
-        line = Line(cost.predict(beside, kv_tokens) + self.host_s, cost.token_s)
+        line = Line(cost.predict(other_tokens, kv_tokens) + self.host_s, cost.token_s)
         log_survivals = [self._log_survivals(session) for session in sessions]
         if launched is None:
             return fixed(self._corrected(sessions, log_survivals), line)

@@ -5,7 +5,7 @@ that there is within it. `goodput` is the bound of what a step can hold, within 
 
 The engine asks `plan` before every step and tells `observe` what came of it. A planner says what plan every session is under, too: what
 its request fixes comes first, then what an operator wants, then what the controller says, then the plan of the settings. The engine asks
-`follow` whether that has changed, and then tells drafters.
+`adapt` whether that has changed, and then tells drafters.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Planner:
         self._changes = PlanChanges()
         self._adapted = self._controller.plan(launched, 0)
         self._grouped = grouped
-        self._beside = 0
+        self._others_tokens = 0
         """Tokens that the other ranks of the group brought to the turn before; a step takes as long as all of them."""
 
     @property
@@ -101,12 +101,12 @@ class Planner:
         planned = not self._controller.chooses or not self.default.speculates
         return undrafted.reason(self._chooser.account.price, planned=planned)
 
-    def follow(self, sessions: int) -> bool:
+    def adapt(self, sessions: int) -> bool:
         """Let the controller decide the default plan for a batch of so many sessions; True if that is another one now.
 
         In a group the ranks decide it together: see `agree`.
         """
-        return not self._grouped and self._adapt(self.wants(sessions))
+        return not self._grouped and self._adopt(self.wants(sessions))
 
     def wants(self, sessions: int) -> Plan:
         """What the controller wants for a batch of so many sessions."""
@@ -114,14 +114,14 @@ class Planner:
 
     def agree(self, agreed: Agreed) -> bool:
         """A turn of the group is over; True if the default plan is another one now."""
-        self._beside, plan = agreed.others_rows, agreed.plan
-        return plan is not None and self._adapt(plan)
+        self._others_tokens, plan = agreed.others_rows, agreed.plan
+        return plan is not None and self._adopt(plan)
 
     def expected_s(self, tokens: int, kv_tokens: int) -> float:
         """Seconds that a step should take, beside what other ranks brought to the turn before."""
-        return self.cost.predict(self._beside + tokens, kv_tokens)
+        return self.cost.predict(self._others_tokens + tokens, kv_tokens)
 
-    def _adapt(self, adapted: Plan) -> bool:
+    def _adopt(self, adapted: Plan) -> bool:
         if adapted == self._adapted:  # nearly every step
             return False
         before, self._adapted = self.default, adapted
@@ -159,9 +159,9 @@ class Planner:
             if not ready:
                 return Pause(min(pauses))
         launched = self._launched if self._controller.chooses else None
-        beside = self._beside + sum(size for _, size in prompts)
-        spending = self._chooser.spending(ready, self.cost, launched, beside)
-        if not (prompts or self._beside) and (pause := self._chooser.pause(ready, spending, now)):
+        other_tokens = self._others_tokens + sum(size for _, size in prompts)
+        spending = self._chooser.spending(ready, self.cost, launched, other_tokens)
+        if not (prompts or self._others_tokens) and (pause := self._chooser.pause(ready, spending, now)):
             return Pause(pause)
         counts = zip(ready, spending.nodes, strict=True)
         decoding = [(session, session.tree_limits.within(1 + nodes)) for session, nodes in counts]

@@ -77,7 +77,7 @@ class Rows:
     def append(self, features: Features) -> None:
         """Add what follows the last position. The bytes of the piece before it are made, if they are not yet: its step is long over."""
         if self._pieces:
-            self._pieces[-1].settle()
+            self._pieces[-1].make_bytes()
         self._pieces.append(features)
         self.end = features.end
 

@@ -133,7 +133,7 @@ class StepOutput:
     cold: bool = False
     """True if the forward says nothing of what others take: it was the first of its size, or was run again."""
 
-    def beside(self, other: StepOutput) -> StepOutput:
+    def merged_with(self, other: StepOutput) -> StepOutput:
         """This, and what came of the rest of the step after it."""
         return StepOutput(
             {**self.accepted, **other.accepted},

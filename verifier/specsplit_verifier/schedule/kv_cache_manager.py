@@ -162,7 +162,7 @@ class KVCacheManager:
     def end_step(self) -> None:
         """A step is over."""
         self._scratch.release()
-        self._cache.features.settle()
+        self._cache.features.make_bytes()
 
     def preempt(self, session: Session) -> None:
         """Take all pages of a session back that goes on later: then what is not found again of its text is computed again."""

@@ -18,7 +18,7 @@ class PrefixFeatures:
         self._pages: OrderedDict[bytes, tuple[Recipe, Features]] = OrderedDict()
         self._new: list[Features] = []
         self._newest: list[Features] = []
-        """Put since `settle` was last called; those before are `_new`."""
+        """Put since `make_bytes` was last called; those before are `_new`."""
         self.nbytes = 0
         """Memory held, once all are settled."""
 
@@ -43,10 +43,10 @@ class PrefixFeatures:
             self._pages.move_to_end(digest)  # the end of a text goes before its beginning
         return found[::-1]
 
-    def settle(self) -> None:
+    def make_bytes(self) -> None:
         """Make the bytes of what was put before this was last called, of which every step is over: it holds nothing else then."""
         for features in self._new:
-            features.settle()
+            features.make_bytes()
         self._new, self._newest = self._newest, []
 
     def forget(self, digests: Iterable[bytes]) -> None:

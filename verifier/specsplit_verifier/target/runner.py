@@ -98,7 +98,7 @@ class TargetRunner:
         if len(sessions) == 1:
             return self._once_more(step)
         half = len(sessions) // 2
-        return self._in_halves(step.only(sessions[:half])).beside(self._in_halves(step.only(sessions[half:])))
+        return self._in_halves(step.only(sessions[:half])).merged_with(self._in_halves(step.only(sessions[half:])))
 
     def _once_more(self, step: StepInput) -> StepOutput:
         """Try a step of one session for the last time here."""

@@ -23,7 +23,7 @@ from specsplit.model.ranks.split import weight_bytes
 from specsplit.model.ranks.tensor_group import TensorGroup
 from specsplit.model.tensors.device import check_device
 from specsplit.observe import announce, fields, set_up
-from specsplit.ranks.place import Place
+from specsplit.ranks.environment import RankEnvironment
 from specsplit.settings import VerifierSettings
 
 _log = logging.getLogger(__name__)
@@ -68,13 +68,13 @@ def meet(settings: VerifierSettings, number: int) -> TensorGroup:
     return TensorGroup(number, count, settings.rank_timeout_s, split=settings.tp_size, device=settings.device)
 
 
-def run_follower(settings: VerifierSettings, place: Place) -> int:
+def run_follower(settings: VerifierSettings, environment: RankEnvironment) -> int:
     """Follow in this process until the leader leaves; the exit status, 1 if one is lost. Raises SpecsplitError if it cannot start."""
     set_up("verifier", settings.log_level, settings.log_format)
     announce("verifier", settings)
     check_device(settings.device)
     torch.set_num_threads(settings.threads)
-    group = meet(settings, place.number)
+    group = meet(settings, environment.number)
     with blaming(group):
         part = load_part(settings, group)
     freeze_heap()
@@ -89,7 +89,7 @@ def run_follower(settings: VerifierSettings, place: Place) -> int:
         _log.error("this process ends: %s", error)
         return 1
     group.close()
-    return place.status(dismissed=True)
+    return environment.status(dismissed=True)
 
 
 def captured_layers(setting: str, target: CausalLM) -> frozenset[int]:
