@@ -148,6 +148,7 @@ async def test_a_drain_refuses_new_sessions_finishes_the_running_one_and_ends_wi
         stream.send((1, Close()))
         async with asyncio.timeout(WAIT_S):
             assert await task == 0
+            assert await stream.call.code() is grpc.StatusCode.OK, "its verifier sees that it has left in order"
 
 
 async def test_a_drain_whose_time_is_up_hands_sessions_back() -> None:

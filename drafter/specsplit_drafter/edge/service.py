@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -53,7 +53,7 @@ def service_of(settings: DrafterSettings, environment: RankEnvironment = ALONE) 
     async def load() -> Drafter:
         table = await asyncio.to_thread(load_table, settings, clock, environment.number)
         table.rounds = telemetry.rounds()
-        drafter = Drafter(table, servicer, clock)
+        drafter = Drafter(table, servicer, clock, servicer.end_streams)
         servicer.engine = drafter.engine
         telemetry.watch(drafter.engine.statistics)
         return drafter
@@ -77,11 +77,12 @@ def _member(settings: DrafterSettings, server: Server, drafter: Drafter, dialled
 class Drafter:
     """The engine thread, as the event loop sees it."""
 
-    def __init__(self, table: SessionTable, outbox: Outbox, clock: Clock) -> None:
-        """Starts the thread."""
+    def __init__(self, table: SessionTable, outbox: Outbox, clock: Clock, on_drained: Callable[[], None]) -> None:
+        """Starts the thread. `on_drained` is called when no session is left of a drain."""
         self.failed = asyncio.Event()
         """Set if the engine thread died: a drafter without one must not go on saying SERVING."""
         self._loop = asyncio.get_running_loop()
+        self._on_drained = on_drained
         self.engine = Engine(table, clock, outbox, lambda: self._set(self.failed))
         self.engine.start()
 
@@ -95,6 +96,7 @@ class Drafter:
             await idle.wait()
             if rank is not None:
                 await rank.unneeded(self.failed)
+            self._on_drained()
         except asyncio.CancelledError:
             self.engine.hand_back()
             await self.close()  # their verifiers are told, and their spans made, before the server ends

@@ -38,7 +38,8 @@ class DrafterServicer(rpc.DrafterServiceServicer):
         self._most_bytes = most_bytes
         self._loop = asyncio.get_running_loop()
         self._queues: dict[int, _Queue] = {}
-        """Messages that wait to be sent, by stream."""
+        """Messages that wait to be sent, by stream; None ends it."""
+        self._drained = False
 
     async def GetDrafterInfo(  # noqa: N802
         self, request: pb.GetDrafterInfoRequest, context: grpc.aio.ServicerContext
@@ -49,7 +50,10 @@ class DrafterServicer(rpc.DrafterServiceServicer):
     async def Draft(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.DraftRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.DraftResponse]:
-        """Serve one verifier's stream, which ends, and its sessions with it, when the verifier closes its side or is gone."""
+        """Serve one verifier's stream, which ends, and its sessions with it, when the verifier closes its side or is gone.
+
+        It ends in order when the drafter is drained.
+        """
         stream = self.engine.open_stream()
         answers = self._queues[stream] = asyncio.Queue()
         reader = asyncio.create_task(self._read(stream, request_iterator, answers))
@@ -58,11 +62,18 @@ class DrafterServicer(rpc.DrafterServiceServicer):
                 told = [(session, self._as_event(event)) for session, event in events]
                 for message in packed(told, self._most_bytes):
                     yield wire.draft_response(message)
-            await reader
+            if not self._drained:
+                await reader
         finally:
             reader.cancel()
             del self._queues[stream]
             self.engine.close_stream(stream)
+
+    def end_streams(self) -> None:
+        """The drafter is drained: verifiers have nothing more to hear of it."""
+        self._drained = True
+        for answers in self._queues.values():
+            answers.put_nowait(None)
 
     def deliver(self, outgoing: Outgoing, cycle: Cycle | None) -> None:
         """Hand over to the event loop, in one hop whatever the number of streams."""

@@ -37,6 +37,8 @@ EVENT_BYTES = 64
 """What an event takes at least."""
 _SAID = 300
 """Bytes of what a drafter says when it ends the stream."""
+_ENDED = "it ended the stream"
+"""Why a stream is over whose drafter is in order."""
 REMEMBERED = 1024
 """Drafters whose statistics are kept apart; of those without a stream the first is then counted among the others."""
 OTHERS = ""
@@ -146,7 +148,8 @@ class DrafterStreams:
             self.statistics.setdefault(OTHERS, StreamStatistics()).add(past)
 
     async def _run(self, stream: DrafterStream) -> None:
-        lost = DrafterLost(stream.address, await self._until_lost(stream), dropped=stream.dropped)
+        why = await self._until_lost(stream)
+        lost = DrafterLost(stream.address, why, dropped=stream.dropped, left=why == _ENDED)
         stream.statistics.drops += lost.dropped
         if self._streams.get(stream.address) is stream:
             del self._streams[stream.address]
@@ -188,7 +191,7 @@ class DrafterStreams:
             events = stream.read(data)
             stream.claims.heard(events, self._clock.now())
             self._on_event(FromDrafter(stream.address, stream.openings.heard(events), self._openings))
-        return "it ended the stream"
+        return _ENDED
 
     async def _write(self, stream: DrafterStream, call: Stream) -> str:
         while True:
@@ -233,7 +236,7 @@ async def why_over(call: Stream, over: asyncio.Task[str]) -> str:
         return _status(error.code(), error.details())
     except asyncio.InvalidStateError:  # how it says that a call is over to whom would write to it
         code = await call.code()
-        return "it ended the stream" if code is grpc.StatusCode.OK else _status(code, await call.details())
+        return _ENDED if code is grpc.StatusCode.OK else _status(code, await call.details())
 
 
 def _status(code: grpc.StatusCode, details: str | None) -> str:

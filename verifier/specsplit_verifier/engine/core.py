@@ -126,8 +126,10 @@ class EngineCore:
             case FromDrafter():
                 self._drafters.received(event, running, now)
             case DrafterLost():
-                what = "dropped" if event.dropped else "lost"
-                _log.warning("drafter %s %s: %s", event.address, what, event.why)
+                what = "dropped" if event.dropped else "left" if event.left else "lost"
+                _log.log(
+                    logging.INFO if event.left else logging.WARNING, "drafter %s %s: %s", event.address, what, event.why
+                )
                 self._drafters.lost(event.address, running.values(), now)
             case Roster():
                 self._drafters.roster(event.drafters, running.values(), now)

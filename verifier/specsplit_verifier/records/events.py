@@ -44,6 +44,8 @@ class DrafterLost:
     why: str
     dropped: bool = False
     """True if it was closed here, since the drafter caused more work than it was asked for."""
+    left: bool = False
+    """True if the drafter has ended it in order."""
 
 
 @dataclass(frozen=True, slots=True)
