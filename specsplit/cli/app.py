@@ -26,7 +26,7 @@ class Root(OneLineGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list in --help, without an import."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, place.line) for name, place in ENTRIES.items()])
+            formatter.write_dl([(name, entry.line) for name, entry in ENTRIES.items()])
 
 
 app = typer.Typer(

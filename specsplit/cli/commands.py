@@ -76,8 +76,8 @@ class Commands(Mapping[str, Any]):
         return len(ENTRIES)
 
 
-def _make(name: str, place: CommandEntry) -> Any:
-    found = getattr(import_module(f"specsplit.cli.{place.module}"), place.name)
+def _make(name: str, entry: CommandEntry) -> Any:
+    found = getattr(import_module(f"specsplit.cli.{entry.module}"), entry.name)
     if isinstance(found, typer.Typer):
         command = typer.main.get_group(found)
     else:

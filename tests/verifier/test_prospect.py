@@ -53,6 +53,7 @@ def test_a_wait_is_decided_for_exactly_if_some_moment_brings_more_than_it_costs(
     else:
         assert waiting.gain - price * waiting.seconds == pytest.approx(surplus, abs=1e-9)
         assert waiting.look_s > 0.0
+        assert waiting.seconds <= max(each.left_s for each in prospects), "no longer than somebody may wait"
 
 
 @given(PROSPECTS, st.floats(1.0, 1000.0), st.floats(0.0, 1.0))

@@ -54,6 +54,17 @@ def test_a_session_without_nodes_now_and_then_does_not_rest() -> None:
         assert not session.resting
 
 
+def test_a_drafter_that_was_not_told_to_rest_and_brings_nodes_is_to_rest_no_longer() -> None:
+    """Under a plan that stays nobody tells it."""
+    session = standing()
+    list(rests(session, IDLE))
+    assert session.resting
+    session.stepped([0.9], [0])
+    assert not session.resting and session.least == 0
+    found = list(rests(session, IDLE + RESTS[0] + 1))
+    assert found.index(True) == IDLE and found.count(True) == RESTS[0], "a first rest, after as many steps as ever"
+
+
 def corrected(session: SessionAcceptance, *survivals: float) -> list[float]:
     """What is made of the survivals of one session."""
     return list(session.corrected(survivals))

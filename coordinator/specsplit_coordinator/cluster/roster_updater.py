@@ -75,4 +75,4 @@ def _logged() -> Generator[None]:
     try:
         yield
     except Exception:  # noqa: BLE001 (the edge of a task: without it no verifier would hear of a drafter again)
-        _log.exception("rosters could not be drawn; they are next time")
+        _log.exception("rosters could not be updated; the next update comes as usual")

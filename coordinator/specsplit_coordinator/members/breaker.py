@@ -19,7 +19,7 @@ _MOST_DOUBLINGS = 16  # more than the longest cool-down needs, and well within w
 
 
 class Breaker:
-    """The breaker of one verifier: how the sessions placed on it have fared. Pure: time is an argument."""
+    """The breaker of one verifier: how the sessions placed on it have fared. Pure: the time is that of the clock it is given."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

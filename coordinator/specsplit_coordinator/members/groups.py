@@ -1,4 +1,4 @@
-"""The rank groups of one cluster. Pure: time is an argument."""
+"""The rank groups of one cluster. Pure: the time is that of the clock it is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The members of the cluster, and how each of them fares. Pure: time is an argument, and subscribers are called back."""
+"""The members of the cluster, and how each of them fares. Pure: the time is that of its clock, and subscribers are called back."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Maintenance:
             try:
                 self._round(max(0.0, clock.now() - due))
             except Exception:  # noqa: BLE001 (the edge of a task: without this task a coordinator would never notice a lost member again)
-                _log.exception("a sweep failed; the next one comes as usual")
+                _log.exception("a round failed; the next one comes as usual")
 
     def _round(self, late_s: float) -> None:
         for member in self._registry.sweep(late_s):

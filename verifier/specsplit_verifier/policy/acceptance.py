@@ -107,7 +107,9 @@ class Standing:
             return
         if len(survivals):
             self.acceptance.observe(survivals, accepted)
-        if self._left > 0:
+        if self.resting and len(survivals):  # nobody told the drafter to, since nothing is chosen under this plan
+            self.resting, self._left, self._idle, self._rest = False, 0, 0, RESTS[0]
+        elif self._left > 0:
             self._left -= 1
             if self._left == 0:
                 self._switch()

@@ -44,7 +44,7 @@ class Spending(NamedTuple):
 
 
 def fixed(sessions: Sequence[Iterable[float]], line: Line, most: int | None = None) -> Spending:
-    """The step that takes as many nodes of every session as there are, `most` at most."""
+    """The step that takes as many nodes of every session as there are, `most` at most. None: all of them."""
     taken = [list(islice(survivals, most)) for survivals in sessions]
     nodes, length = [len(own) for own in taken], len(taken) + sum(map(sum, taken))
     return Spending(nodes, length, line.base_s + line.token_s * (len(taken) + sum(nodes)))

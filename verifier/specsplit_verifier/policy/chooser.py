@@ -18,7 +18,6 @@ from specsplit_verifier.policy.account import Account
 from specsplit_verifier.policy.budget import Line, Spending, fixed, spend
 from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.records.step import StepResult
-from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.session import Session
 from specsplit_verifier.sessions.wait_policy import Prospect, Trust, Waiting, worth_waiting
 
@@ -97,10 +96,9 @@ class StepChooser:
 
     def _log_survivals(self, session: Session) -> Sequence[float]:
         """Log-survivals of the nodes that a session has for a step, best first, the root left out."""
-        drafter = session.drafter
-        if not isinstance(drafter, DraftSession) or session.id not in self._standings or not session.plan.speculates:
+        if session.id not in self._standings or not session.plan.speculates:
             return ()
-        return drafter.mirror.preview(*session.tree_limits).log_survivals[1:]
+        return session.drafter.log_survivals(session.tree_limits)
 
     def pause(self, sessions: Sequence[Session], spending: Spending, now: float) -> float:
         """Seconds to wait before looking again, for what would make this step a better one; 0: step now."""
@@ -146,7 +144,7 @@ class StepChooser:
 
     def _standing(self, session: Session) -> Standing | None:
         drafter, standing = session.drafter, self._standings.get(session.id)
-        if not isinstance(drafter, DraftSession):
+        if not drafter.attached:
             return None
         if standing is None or standing.address != drafter.address:
             return Standing(drafter.address, SessionAcceptance(self._drafters(drafter.address, session)))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from specsplit.ranks.lockstep import Agreed
 from specsplit.values import AS_SET, Control, Estimate, NoDrafts, Plan, PlanChanges
+from specsplit_verifier.policy.account import Account
 from specsplit_verifier.policy.adaptive.controller import Controller
 from specsplit_verifier.policy.chooser import StepChooser
 from specsplit_verifier.policy.cost import StepCost
@@ -88,6 +89,7 @@ class Planner:
         """
         if control != self._wanted:  # else the one in force keeps what it has learnt
             self._controller = self._controllers(control)
+            self._chooser.account = Account()
             self._wanted = control
             self._adapted = self._controller.plan(self._launched, 0)
         self._changes = changes
@@ -145,8 +147,8 @@ class Planner:
         """The next step over these sessions, in order of arrival, or how long to wait for a better one.
 
         A step takes everybody once nothing is worth waiting for; beside a prompt it does at once, since there is a forward in any case.
-        Sessions that draft and verify in turn wait for themselves alone, and no session waits beside ranks that step: it would sit out a
-        whole step.
+        Sessions that draft and verify in turn are held back by themselves, and join the step once their drafts are there. Beside ranks
+        that step nobody waits: who did would sit out a whole step.
         """
         if not running:
             return Pause(None)

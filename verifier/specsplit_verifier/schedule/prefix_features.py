@@ -20,7 +20,7 @@ class PrefixFeatures:
         self._newest: list[Features] = []
         """Put since `make_bytes` was last called; those before are `_new`."""
         self.nbytes = 0
-        """Memory held, once all are settled."""
+        """Memory held, once all bytes are made."""
 
     def put(self, digest: bytes, recipe: Recipe, features: Features) -> None:
         """Keep a page's features in the place of those of another recipe."""

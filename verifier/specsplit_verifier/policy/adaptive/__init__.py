@@ -1,1 +1,1 @@
-"""Controllers: how much every session speculates, decided by what speculation brought lately."""
+"""Controllers: bounds on how much every session speculates."""

@@ -1,0 +1,105 @@
+"""What a step takes and whether it waits, under a plan that stays: the policy is that of goodput, and the plan bounds its nodes alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from specsplit.model.pages.pool import PagePool, PageTable
+from specsplit.ranks.lockstep import Agreed, Proposal
+from specsplit.sessions import DecodeRequest
+from specsplit.speculation import Grow, Mirror
+from specsplit.values import Adaptive, Control, Plan, PlanChanges
+from specsplit_verifier.policy.adaptive.controller import Controller
+from specsplit_verifier.policy.adaptive.goodput import GoodputController
+from specsplit_verifier.policy.planner import Batch, Pause, Planner
+from specsplit_verifier.sessions.draft_session import DraftSession
+from specsplit_verifier.sessions.session import Session, StopRule
+from specsplit_verifier.sessions.wait_policy import WaitPolicy
+from tests.verifier.test_goodput import step
+
+AHEAD = Plan(num_steps=3, topk=2, num_draft_tokens=4, wait_budget_us=1_000_000)
+SERIAL = Plan(num_steps=3, topk=2, num_draft_tokens=4, wait_budget_us=1_000_000, draft_ahead=False)
+STEP_S = 0.02
+
+
+def controllers(control: Control) -> Controller:
+    return GoodputController(4) if control.adaptive is Adaptive.GOODPUT else Controller()
+
+
+def planning(*, grouped: bool = False) -> Planner:
+    """A planner that knows steps to take 20 ms, whatever is in them."""
+    planner = Planner(AHEAD, 100, controllers, grouped=grouped)
+    for tokens in (1, 4, 16) * 20:
+        planner.cost.observe(tokens, 0, STEP_S)
+    return planner
+
+
+def drafted(number: int, plan: Plan = AHEAD, *, read: int = 9) -> Session:
+    """A session of 10 tokens whose drafter, which answers within 5 ms, has just been told of it."""
+    table = PageTable(PagePool(8, 16))
+    session = Session(number, DecodeRequest("r", (1,) * 10), plan, StopRule(50), table, [1] * 10, read)
+    session.drafter = DraftSession("drafter", Mirror(number, 1, 9, 50, 100), WaitPolicy())
+    session.drafter.begin(9, now=0.0)
+    return session
+
+
+def grown(session: Session, *, resting: bool = True) -> Session:
+    """The session, once its drafter has grown a chain of five nodes that are hardly ever right."""
+    assert isinstance(session.drafter, DraftSession)
+    ids = tuple(range(1, 6))
+    session.drafter.grow(Grow(0, ids, tuple(range(5)), (7,) * 5, (-3.0,) * 5, resting=resting), 0.0)
+    session.drafter.apply_grows(session.tree_limits, prefilling=False)
+    return session
+
+
+def taken(planner: Planner, *running: Session) -> dict[int, int]:
+    """Tokens that each session brings at most to the step that is made now."""
+    batch = planner.plan(running, 0.0)
+    assert isinstance(batch, Batch), "nobody waits"
+    return {session.id: limits.num_draft_tokens for session, limits in batch.decoding}
+
+
+def test_a_quick_drafter_is_waited_for_and_with_it_all_others() -> None:
+    late, ready = drafted(1), grown(drafted(2))
+    pause = planning().plan([late, ready], 0.0)
+    assert isinstance(pause, Pause) and pause.seconds is not None and 0.0 < pause.seconds < STEP_S
+    assert isinstance(planning().plan([late], 2.0), Batch), "its wait budget is over"
+
+
+def test_nobody_waits_beside_a_prompt_or_beside_ranks_that_step() -> None:
+    assert taken(planning(), drafted(1), drafted(2, read=0)) == {1: 1}
+    beside = planning(grouped=True)
+    beside.agree(Agreed(0, [Proposal(rows=1, plan=AHEAD), Proposal(rows=8, plan=AHEAD)]))
+    assert taken(beside, drafted(1)) == {1: 1}
+
+
+def test_a_session_that_drafts_and_verifies_in_turn_is_left_out_until_its_drafts_are_there() -> None:
+    serial, ahead = drafted(1, SERIAL), grown(drafted(2))
+    assert taken(planning(), serial, ahead) == {2: 4}
+    assert planning().plan([serial], 0.0) == Pause(1.0), "the rest of its wait budget"
+    assert planning().plan([grown(serial, resting=False)], 0.25) == Pause(0.75), (
+        "a tree that is not whole is no reason to step"
+    )
+
+
+def test_a_step_takes_all_nodes_within_a_plan_that_stays_and_of_goodput_those_that_pay() -> None:
+    planner = planning()
+    for tokens in (1, 4, 16) * 60:
+        planner.cost.observe(tokens, 0, STEP_S * tokens)  # each token costs as much as a whole step did
+    assert taken(planner, grown(drafted(1))) == {1: 4}
+    planner.replan(PlanChanges(), Control(Adaptive.GOODPUT))
+    assert taken(planner, grown(drafted(1))) == {1: 1}
+
+
+def test_what_goodput_tells_of_its_plan_begins_anew_with_it() -> None:
+    planner = planning()
+    for _ in range(10):
+        planner.observe(step(AHEAD, 3, 2))
+    assert planner.estimate() is None, "there is nothing to weigh under a plan that stays"
+    planner.replan(PlanChanges(), Control(Adaptive.GOODPUT))
+    assert planner.estimate() is None and planner.shown(planner.default) == planner.default, (
+        "it has weighed nothing yet"
+    )
+    planner.observe(step(planner.default, 1, 1))
+    estimate = planner.estimate()
+    assert estimate is not None and estimate.accept_length == pytest.approx(2.0)
