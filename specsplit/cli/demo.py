@@ -127,8 +127,7 @@ def _show(
         console.print(f"The page is at {page.url}")
     _compare(client, console, kind, prompt, wanted)
     if page is not None:
-        console.print(f"The same prompt is now continued again and again, for {page.url}; Ctrl-C ends it.")
-        _go_on(client, kind, prompt, wanted)
+        _go_on(client, console, kind, prompt, wanted, page)
 
 
 def _compare(client: Client, console: Console, kind: DrafterKind, prompt: str, wanted: dict[str, float]) -> None:
@@ -159,9 +158,12 @@ class _Page:
             self.url = found[1]
 
 
-def _go_on(client: Client, kind: DrafterKind, prompt: str, wanted: dict[str, float]) -> None:
+def _go_on(
+    client: Client, console: Console, kind: DrafterKind, prompt: str, wanted: dict[str, float], page: _Page
+) -> None:
     """Generate with one seed after the other, a moment apart, until Ctrl-C, which ends this without a complaint."""
     with suppress(KeyboardInterrupt):
+        console.print(f"The same prompt is now continued again and again, for {page.url}; Ctrl-C ends it.")
         for seed in count(int(wanted["seed"]) + 1):
             _generate(client, None, kind, prompt, {**wanted, "seed": seed})
             time.sleep(_PAUSE_S)
