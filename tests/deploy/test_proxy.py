@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -92,9 +92,13 @@ def test_while_one_address_opens_very_many_connections_the_client_of_another_is_
 ) -> None:
     before = len(os.listdir(f"/proc/{cluster.coordinator.pid}/fd"))
     with ExitStack() as stack:
-        silent = [
-            stack.enter_context(socket.create_connection(proxy, source_address=("127.0.0.2", 0))) for _ in range(1100)
-        ]
+        silent: list[socket.socket] = []
+        for _ in range(1100):
+            with suppress(
+                ConnectionResetError
+            ):  # it hangs up on one too many, which may be seen before the connection is made
+                silent.append(stack.enter_context(socket.create_connection(proxy, source_address=("127.0.0.2", 0))))
+        assert len(silent) >= PER_ADDRESS
         assert letters(proxy, authority) == "bcdefghijklmnopqrstu"
         until = time.monotonic() + 60
         while (left := sum(map(is_open, silent))) > PER_ADDRESS:
