@@ -212,9 +212,9 @@ def test_nothing_is_wider_than_the_window(tab: Tab, shown: Shown, width: int) ->
 
 def test_the_tree_takes_no_room_when_nothing_is_drafted_and_the_page_says_why(tab: Tab, shown: Shown) -> None:
     height = "document.querySelector('#speculation').offsetHeight"
+    tab.until("document.querySelector('#no-drafts').innerText", lambda said: "no request is running" in said)
     idle = tab.until(height)
     assert idle < 80 and tab.evaluate("document.querySelector('#tree').clientHeight") == 0
-    assert "no request is running" in tab.evaluate("document.querySelector('#no-drafts').innerText")
     with shown.request("plain", drafter="none"):
         tab.until("snapshots.length >= CALM_STEPS")
         assert tab.evaluate(height) == idle
