@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,17 @@ from torch._C._distributed_c10d import TCPStore
 from specsplit.model.ranks.mesh import TorchMesh
 from tests.support.forked import FORKING
 
+_PORTS = range(10_000, 21_000)
+"""Below those that the kernel gives to whoever asks for any: one of those may be somebody else's before it is listened on."""
+
 
 def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
+    """Draw a port that nobody listens on."""
+    while True:
+        port = random.SystemRandom().choice(_PORTS)
+        with socket.socket() as bound, suppress(OSError):
+            bound.bind(("127.0.0.1", port))
+            return port
 
 
 def renew_threads() -> None:
