@@ -56,9 +56,8 @@ def ctrl_c_heard() -> Iterator[None]:
             raise KeyboardInterrupt
 
     def repeat() -> None:
-        while received := reader.recv(
-            1
-        ):  # the signals that have a handler, a byte each, and nothing when the other end is closed
+        """Read the signals that have a handler, a byte each, until the other end is closed."""
+        while received := reader.recv(1):
             while main is not None and received[0] == signal.SIGINT and not heard.wait(_AGAIN_S):
                 signal.pthread_kill(main, signal.SIGINT)
 
