@@ -33,7 +33,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## three services on this machine, and a text that they write together
 	@$(BIN)/specsplit demo
 
-test: lint types floors drift unit ## everything that must hold before a change goes in
+# Types and tests side by side: half of the tests' time is waiting.
+test: lint floors drift ## everything that must hold before a change goes in, but for the tests that are slow (.ci/slow)
+	@$(MAKE) --no-print-directory --jobs 2 types unit
 
 lint: $(STAMP) ## ruff: rules and format
 	@echo "lint: ruff"
@@ -54,9 +56,9 @@ drift: $(STAMP) ## is the generated code what the protos give?
 
 # Dozens of processes are started from nothing: none compiles what another one has.
 unit: export PYTHONDONTWRITEBYTECODE =
-unit: $(STAMP) ## pytest, in a few processes
+unit: $(STAMP) ## pytest, in a few processes, without the tests that are slow
 	@echo "unit: pytest"
-	@$(BIN)/pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder || $(BIN)/python -m scripts.repeat_failed
+	@$(BIN)/pytest -m "not slow" --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder || $(BIN)/python -m scripts.repeat_failed
 
 format: $(STAMP) ## let ruff put imports and layout right
 	@$(BIN)/ruff check --quiet --fix $(SOURCES) || true

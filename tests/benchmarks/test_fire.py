@@ -469,6 +469,7 @@ def test_a_signal_that_is_ignored_stays_so_and_the_others_are_as_they_were() -> 
     assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_command_with_its_processes_and_a_table(tmp_path: Path) -> None:
     script = """
 import os, subprocess, sys

@@ -219,6 +219,7 @@ def test_aims_stand_beside_what_was_measured_and_where_nothing_was_the_table_say
     assert {aim.part for aim in AIMS} <= {each.name for each in PARTS}
 
 
+@pytest.mark.slow
 def test_a_run_on_a_cpu_says_that_it_is_no_gpu_figure_and_leaves_the_docs_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

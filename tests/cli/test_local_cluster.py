@@ -210,6 +210,7 @@ def test_demo_takes_its_children_down_on_sigterm() -> None:
             process.kill()
 
 
+@pytest.mark.slow
 def test_demo_with_its_page_goes_on_until_ctrl_c_and_then_ends_without_a_complaint() -> None:
     command = [sys.executable, "-m", "specsplit", "demo", "--page", "--models", str(POCKET.parent), "--max-tokens", "8"]
     command += ["--inflate-layers", "0"]

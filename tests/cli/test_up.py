@@ -91,6 +91,7 @@ def test_ctrl_c_while_up_starts_ends_it_with_130_and_leaves_nobody_behind(there:
     assert "ready:" not in out and "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_up_serves_and_ends_with_its_children_though_its_streams_are_closed() -> None:
     address = f"127.0.0.1:{free_port()}"
     options = ["--model", POCKET, "--drafter", "none", "--listen", address]
@@ -111,7 +112,7 @@ def test_up_serves_and_ends_with_its_children_though_its_streams_are_closed() ->
         assert len(children) == 2 and all_gone(children, 0)
 
 
-@pytest.mark.parametrize(("streams", "status"), [("<&- 2>&-", 0), ("<&- >&-", 1)])
+@pytest.mark.parametrize(("streams", "status"), [pytest.param("<&- 2>&-", 0, marks=pytest.mark.slow), ("<&- >&-", 1)])
 def test_demo_whose_streams_are_closed_says_what_it_can_and_leaves_nobody_behind(streams: str, status: int) -> None:
     with running(["demo", "--max-tokens", "4", "--inflate-layers", "0"], streams) as process:
         children: set[int] = set()

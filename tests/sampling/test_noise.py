@@ -185,7 +185,7 @@ print((resident() - before) / limit)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="what a process holds is read from Linux's /proc")
-@pytest.mark.parametrize("vocab_size", [8, 97, 2048])
+@pytest.mark.parametrize("vocab_size", [2048, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 97))])
 def test_a_cache_holds_no_more_memory_than_it_may_with_small_vocabularies_too(vocab_size: int) -> None:
     done = subprocess.run([sys.executable, "-c", GROWTH, str(vocab_size)], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 1.5, "what rows took beside their numbers was 11 to 21 times the limit"

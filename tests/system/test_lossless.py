@@ -38,6 +38,15 @@ FEWER_TOKENS = 64
 LARGEST_TOKENS = 48
 DRAFTERS = ["eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram"]
 KINDS = ["none", *DRAFTERS]
+
+
+def slowly(kinds: list[str]) -> list[object]:
+    """The same, but the heads that differ from `eagle3` in what they compute alone are tested where there is time."""
+    return [
+        pytest.param(kind, marks=pytest.mark.slow) if kind in ("multi_layer_eagle", "eagle") else kind for kind in kinds
+    ]
+
+
 AHEAD = PlanChanges(draft_ahead=True)
 """As usual. How much is drafted in time is a matter of the machine, and what is written is not."""
 LARGEST = PlanChanges(num_steps=64, topk=64, num_draft_tokens=256, draft_ahead=True)
@@ -196,7 +205,7 @@ def test_seeded_text_is_the_same_with_any_drafter(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", KINDS)
+@pytest.mark.parametrize("drafter", slowly(KINDS))
 def test_greedy_text_is_the_same_in_a_batch_of_eight(
     wide: LocalCluster, prompts: list[list[int]], references: list[tuple[int, ...]], drafter: str
 ) -> None:
@@ -208,7 +217,7 @@ def test_greedy_text_is_the_same_in_a_batch_of_eight(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", KINDS)
+@pytest.mark.parametrize("drafter", slowly(KINDS))
 def test_seeded_text_is_the_same_in_a_batch_of_eight(
     wide: LocalCluster, prompts: list[list[int]], seeded: list[tuple[int, ...]], drafter: str
 ) -> None:
@@ -220,7 +229,7 @@ def test_seeded_text_is_the_same_in_a_batch_of_eight(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", KINDS)
+@pytest.mark.parametrize("drafter", slowly(KINDS))
 @pytest.mark.parametrize("options", [{}, SEEDED], ids=["greedy", "seeded"])
 def test_log_probabilities_are_those_of_transformers_with_any_drafter(
     wide: LocalCluster, prompts: list[list[int]], plain: PreTrainedModel, drafter: str, options: dict[str, float]
@@ -248,7 +257,7 @@ def test_log_probabilities_are_those_of_transformers_with_any_drafter(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", KINDS)
+@pytest.mark.parametrize("drafter", slowly(KINDS))
 def test_greedy_text_with_penalties_is_what_transformers_writes_with_its_own(
     wide: LocalCluster, prompts: list[list[int]], penalised: list[tuple[int, ...]], drafter: str
 ) -> None:
@@ -266,7 +275,7 @@ def penalised_seeded(wide: LocalCluster, prompts: list[list[int]]) -> list[tuple
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", slowly(DRAFTERS))
 def test_seeded_text_with_penalties_is_the_same_with_any_drafter(
     wide: LocalCluster, prompts: list[list[int]], penalised_seeded: list[tuple[int, ...]], drafter: str
 ) -> None:
@@ -275,7 +284,7 @@ def test_seeded_text_with_penalties_is_the_same_with_any_drafter(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", slowly(DRAFTERS))
 def test_no_drafter_is_dropped_for_what_it_says_under_the_largest_plan_nor_was_one_before(
     wide: LocalCluster, places: Places, prompts: list[list[int]], references: list[tuple[int, ...]], drafter: str
 ) -> None:

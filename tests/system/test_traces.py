@@ -95,7 +95,7 @@ def exported(receiver: Receiver, requests: int, since: int) -> list[ReceivedSpan
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize("level", [2, *(pytest.param(level, marks=pytest.mark.slow) for level in (1, 3))])
 def test_the_spans_are_those_of_the_table(
     cluster: LocalCluster, receiver: Receiver, prompts: list[list[int]], level: int
 ) -> None:
