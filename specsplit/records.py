@@ -108,14 +108,14 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
-    """Who decides about the plan of a verifier, and why it is in force."""
+    """The default plan of a verifier, and why it is in force."""
 
-    switches: int
+    default: Plan
+    """What sessions are under where their requests say nothing, as people are told of it."""
+    switches: int = 0
     """How often it has changed."""
-    controller: str
-    """Name of the controller in force."""
     estimate: Estimate | None = None
-    """None: the controller has not said."""
+    """Why it is in force; None: nothing has been seen yet, or there is nothing to weigh."""
 
 
 class SessionStep(Protocol):

@@ -14,7 +14,19 @@ from specsplit.membership import Cluster, Member
 from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import CoordinatorMetrics, DrafterMetrics, VerifierMetrics
 from specsplit.records import DraftCounters, Eager, GraphStatistics, PlanRecord, StreamStatistics
-from specsplit.values import DrafterInfo, DrafterKind, Estimate, FinishReason, Load, Miss, ModelInfo, Vocabulary
+from specsplit.values import (
+    Adaptive,
+    Control,
+    DrafterInfo,
+    DrafterKind,
+    Estimate,
+    FinishReason,
+    Load,
+    Miss,
+    ModelInfo,
+    Plan,
+    Vocabulary,
+)
 from tests.deploy.live import needs_prometheus, prometheus, query
 from tests.observe.test_metrics import TRACE, Costs, Step, Totals
 
@@ -44,7 +56,7 @@ class Cast:
         self.verifier.watch(lambda: Load(2, 1, 24, 64))
         self.verifier.watch_streams(lambda: [StreamStatistics(*(self.turns * n for n in (1, 2, 300, 400, 5, 6, 100)))])
         estimate = Estimate(2.5, 0.02, 1e-4, 120.0, 100.0)
-        self.verifier.watch_plan(lambda: PlanRecord(self.turns, "goodput", estimate))
+        self.verifier.watch_plan(lambda: PlanRecord(Plan(), self.turns, estimate), lambda: Control(Adaptive.GOODPUT, 8))
         self.verifier.watch_graphs(lambda: GraphStatistics(72, 1 << 30, 2 * self.turns, {Eager.SIZE: self.turns}))
         for drafter in self.drafters:
             drafter.watch(lambda: Totals(**dict.fromkeys(("expansions", "commits", "committed_nodes"), self.turns)))

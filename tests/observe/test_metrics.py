@@ -37,7 +37,19 @@ from specsplit.records import (
     TurnCosts,
 )
 from specsplit.rpc.catalogue import CODES, code_of
-from specsplit.values import DrafterInfo, DrafterKind, Estimate, FinishReason, Load, Miss, ModelInfo, Plan, Vocabulary
+from specsplit.values import (
+    Adaptive,
+    Control,
+    DrafterInfo,
+    DrafterKind,
+    Estimate,
+    FinishReason,
+    Load,
+    Miss,
+    ModelInfo,
+    Plan,
+    Vocabulary,
+)
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -442,7 +454,7 @@ def test_load_and_streams_are_looked_up_and_rare_events_are_told() -> None:
         lambda: [StreamStatistics(1, 2, 3, 4, 5, 6, 1), StreamStatistics(10, 20, 30, 40, 50, 60, 10, drops=3)]
     )
     metrics.session(100)
-    metrics.watch_plan(lambda: PlanRecord(1, "ema"))
+    metrics.watch_plan(lambda: PlanRecord(Plan(), 1), lambda: Control(Adaptive.EMA))
     metrics.drafter_lost()
     samples = scrape(metrics)
     assert (value(samples, "specsplit_running_sessions"), value(samples, "specsplit_waiting_sessions")) == (5, 2)
@@ -458,12 +470,13 @@ def test_load_and_streams_are_looked_up_and_rare_events_are_told() -> None:
 
 def test_the_controller_in_force_and_its_estimate_are_looked_up() -> None:
     metrics, estimate = VerifierMetrics(on=True), Estimate(2.5, 0.02, 1e-4, 120.0, 100.0)
-    told = [PlanRecord(3, "static"), PlanRecord(4, "goodput", estimate)]
-    metrics.watch_plan(lambda: told[0])
+    told = [PlanRecord(Plan(), 3), PlanRecord(Plan(), 4, estimate)]
+    controls = [Control(Adaptive.STATIC), Control(Adaptive.GOODPUT, 8)]
+    metrics.watch_plan(lambda: told[0], lambda: controls[0])
     samples = scrape(metrics)
     assert values(samples, "specsplit_adaptive_controller") == {("static",): 1, ("ema",): 0, ("goodput",): 0}
     assert value(samples, "specsplit_adaptive_expected_rate") == value(samples, "specsplit_adaptive_static_rate") == 0
-    del told[0]
+    del told[0], controls[0]
     samples = scrape(metrics)
     assert values(samples, "specsplit_adaptive_controller") == {("static",): 0, ("ema",): 0, ("goodput",): 1}
     assert value(samples, "specsplit_adaptive_expected_rate") == 120

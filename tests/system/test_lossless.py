@@ -390,4 +390,4 @@ async def decoded(settings: VerifierSettings, requests: Sequence[DecodeRequest])
         verifier.engine.post(Roster(tuple(request.drafter for request in requests if request.drafter is not None)))
         generated = await asyncio.gather(*map(one, requests))
         assert sum(stream.drops for stream in verifier.streams.statistics.values()) == 0
-        return generated, verifier.engine.statistics().plan_switches
+        return generated, verifier.engine.statistics().plan.switches

@@ -117,7 +117,7 @@ async def test_a_file_of_tiers_that_is_gone_after_the_start_changes_nothing(alph
         verifier.replan(PlanChanges(topk=2))
         verifier.replan(PlanChanges(topk=2))
         tokens, end = await decode(verifier, DecodeRequest("r", PROMPT, stopping=Stopping(5)))
-        assert verifier.engine.statistics().plan.topk == 2 and verifier.control.adaptive is Adaptive.EMA
+        assert verifier.engine.statistics().plan.default.topk == 2 and verifier.control.adaptive is Adaptive.EMA
     assert bytes(tokens) == b"hijkl" and end.reason is FinishReason.LENGTH
 
 

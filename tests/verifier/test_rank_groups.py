@@ -78,7 +78,7 @@ async def test_a_flood_on_one_rank_of_four_is_served_under_its_plan_while_three_
         assert any(part.plan != launched for result in busy for part in result.sessions), "what so many sessions want"
         assert any(result.costs.turn is not None and result.costs.turn.woke_s is not None for result in busy)
         assert len({verifier.plan for verifier in ranks.verifiers}) == 1
-        switches = {verifier.engine.statistics().plan_switches for verifier in ranks.verifiers}
+        switches = {verifier.engine.statistics().plan.switches for verifier in ranks.verifiers}
         assert len(switches) == 1 and switches != {0}, "all of them took it, as often"
         for others in idle:
             turns = [result.costs.turn for result in others if result.costs.idle]

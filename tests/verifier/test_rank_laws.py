@@ -259,7 +259,7 @@ async def test_a_flood_on_one_rank_of_four_with_any_drafters_is_served_under_its
     same_for_all(ranks)
     if adaptive == "ema":  # with goodput people are told what each rank chose within the plan
         assert {verifier.plan for verifier in ranks.verifiers} == {busy[-1].plan}
-    switches = {verifier.engine.statistics().plan_switches for verifier in ranks.verifiers}
+    switches = {verifier.engine.statistics().plan.switches for verifier in ranks.verifiers}
     assert len(switches) == 1 and (switches != {0}) == (adaptive == "ema"), "all of them took it, as often"
 
 

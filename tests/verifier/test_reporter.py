@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.clock import ManualClock
+from specsplit.records import PlanRecord
 from specsplit.values import Adaptive, Control, DrafterReport, Estimate, Load, Plan, SpeculationReport
 from specsplit.wire.checks import check
 from specsplit.wire.limits import MAX_MEMBERS
@@ -64,7 +65,7 @@ def test_half_of_it_counts_after_a_half_life_and_who_is_forgotten_is_left_out() 
 
 def statistics(drafters: dict[RecordKey, DrafterRecord], estimate: Estimate | None = None) -> EngineStatistics:
     load = Load(sessions=1, free_pages=5, total_pages=8, steps=10, step_ms=20.0)
-    return EngineStatistics(load, Plan(num_steps=3), 1, estimate, drafters, token_s=1e-4)
+    return EngineStatistics(load, PlanRecord(Plan(num_steps=3), 1, estimate), drafters, token_s=1e-4)
 
 
 def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a_name_the_most_used_first() -> None:

@@ -12,7 +12,7 @@ from specsplit.observe.metric_table import DEEPEST, DEPTH
 from specsplit.observe.metrics.base import Metrics
 from specsplit.observe.metrics.turns import Turns
 from specsplit.records import PlanRecord, SessionStep, StepCosts, StreamStatistics
-from specsplit.values import Load, Miss
+from specsplit.values import Control, Load, Miss
 
 MOST_STEPS = 64
 """Deepest node below the root that a plan allows to be verified."""
@@ -183,18 +183,18 @@ class VerifierMetrics(Metrics):
 
         self._watchers.append(look)
 
-    def watch_plan(self, read: Callable[[], PlanRecord]) -> None:
-        """Have `read` called on the event loop, before every scrape, to look up who decides about the default plan, and why."""
+    def watch_plan(self, read: Callable[[], PlanRecord], control: Callable[[], Control]) -> None:
+        """Have both called on the event loop, before every scrape, to look up the default plan's switches, estimate and controller."""
         made = self.instruments
         switches = made.counter(table.PLAN_SWITCHES)
         controllers = {name: made.gauge(table.ADAPTIVE_CONTROLLER, name) for name in table.CONTROLLER.values}
         estimates = {name: made.gauge(metric) for name, metric in _ESTIMATES.items()}
 
         def look() -> None:
-            now = read()
+            now, controller = read(), control().adaptive
             switches.stand_at(now.switches)
             for name, gauge in controllers.items():
-                gauge.set(name == now.controller)
+                gauge.set(name == controller)
             for name, gauge in estimates.items():
                 gauge.set(0.0 if now.estimate is None else getattr(now.estimate, name))
 

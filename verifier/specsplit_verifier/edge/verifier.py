@@ -12,7 +12,6 @@ from specsplit.draft_events import ToDrafter
 from specsplit.errors import SpecsplitError
 from specsplit.membership import PlanOrder
 from specsplit.observe import Tracing
-from specsplit.records import PlanRecord
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
 from specsplit.values import AS_SET, Adaptive, Control, Load, ModelInfo, Plan, PlanChanges
@@ -51,7 +50,7 @@ class Verifier:
         metrics = self._telemetry.metrics
         metrics.watch(self.load)
         metrics.watch_streams(self.streams.statistics.values)
-        metrics.watch_plan(self._plan_record)
+        metrics.watch_plan(lambda: self.engine.statistics().plan, lambda: self.control)
         metrics.watch_graphs(lambda: runner.target.graph_statistics)
         self.engine.start()
         self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
@@ -104,7 +103,7 @@ class Verifier:
     @property
     def plan(self) -> Plan:
         """The plan that sessions step under where a request does not say otherwise."""
-        return self.engine.statistics().plan
+        return self.engine.statistics().plan.default
 
     @property
     def control(self) -> Control:
@@ -114,10 +113,6 @@ class Verifier:
         if adaptive is not Adaptive.GOODPUT:
             return Control(adaptive)
         return Control(adaptive, bound_of(self._settings, control.max_draft_tokens))
-
-    def _plan_record(self) -> PlanRecord:
-        now, adaptive = self.engine.statistics(), self.control.adaptive
-        return PlanRecord(now.plan_switches, "" if adaptive is None else adaptive.value, now.estimate)
 
     def watch(self, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
         """What happens to a session, for people who look on; see `Watching.watch`."""

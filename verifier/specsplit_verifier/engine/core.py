@@ -11,10 +11,10 @@ from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.membership import HandOver, PlanOrder, Roster
 from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
-from specsplit.records import StepCosts, TurnCosts
+from specsplit.records import PlanRecord, StepCosts, TurnCosts
 from specsplit.sessions import DecodeRequest, Finished, Preempted
 from specsplit.speculation import Draft
-from specsplit.values import Estimate, FinishReason, Load, ModelInfo, NoDrafts, Plan
+from specsplit.values import FinishReason, Load, ModelInfo, NoDrafts
 from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.engine.stopwatch import Stopwatch
 from specsplit_verifier.policy.cost import StepCost
@@ -46,12 +46,8 @@ class EngineStatistics:
 
     load: Load
     """How busy it is, for heartbeats."""
-    plan: Plan
-    """What sessions are under where their requests say nothing."""
-    plan_switches: int
-    """How often that has changed."""
-    estimate: Estimate | None = None
-    """Why that plan is in force; None: nothing has been seen yet."""
+    plan: PlanRecord
+    """What sessions are under where their requests say nothing, and why."""
     drafters: Mapping[RecordKey, DrafterRecord] = field(default_factory=dict[RecordKey, DrafterRecord])
     """What every drafter has brought."""
     token_s: float = 0.0
@@ -94,9 +90,7 @@ class EngineCore:
         )
         return EngineStatistics(
             load=load,
-            plan=planner.shown(planner.default),
-            plan_switches=self._plan_switches,
-            estimate=planner.estimate(),
+            plan=PlanRecord(planner.shown(planner.default), self._plan_switches, planner.estimate()),
             drafters=self._drafters.records,
             token_s=planner.cost.token_s,
             prefixes=scheduler.kv.prefixes,

@@ -30,7 +30,7 @@ class Reporter:
     def report(self) -> SpeculationReport:
         """How the verifier speculates now, and what that brought lately."""
         now, control = self._statistics(), self._control()
-        estimate = now.estimate if now.estimate is not None and _makes_sense(now.estimate) else None
+        estimate = now.plan.estimate
         lately = self._recently.look(now.drafters, self._clock.now())
         steps = sum(each.steps for each in lately.values())
         assert control.adaptive is not None, "some controller is always in force"
@@ -42,7 +42,7 @@ class Reporter:
             hit_rate=sum(each.hits for each in lately.values()) / steps if steps else 0.0,
             step_s=now.load.step_ms * 1e-3,
             token_s=now.token_s,
-            estimate=estimate,
+            estimate=estimate if estimate is not None and _makes_sense(estimate) else None,
             drafters=_most_used(
                 _told(self.names[address], sampled, now.drafters[address, sampled], each)
                 for (address, sampled), each in lately.items()
