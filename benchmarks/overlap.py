@@ -93,7 +93,7 @@ async def _visit(
     into.rates.append(tokens / seconds * scale)
     into.steps += [step for step in made if step.sessions]
     pairs = [(a, b) for a, b in pairwise(made) if b.sessions and a.hits == len(a.sessions) > 0]
-    into.after_hit += [(b, b.costs.started - a.costs.ended) for a, b in pairs]
+    into.after_hit += [(b, b.started - a.ended) for a, b in pairs]
     into.nodes, into.bytes = into.nodes + after[0] - nodes, into.bytes + after[1] - received
 
 
@@ -111,11 +111,11 @@ def _row(cell: Cell, of: dict[Cell, Measured], scale: float) -> Row:
         "accept_length": 1 + sum(r.accepted for r in records) / max(1, steps),
         "after_hit": 1 + sum(r.accepted for r, _ in after_hit) / max(1, len(after_hit)),
         "gap_after_hit_ms": percentile(gaps, 50),
-        "waited_after_hit": sum(r.costs.waited_us > 0 for r, _ in after_hit) / max(1, len(after_hit)),
+        "waited_after_hit": sum(r.waited_us > 0 for r, _ in after_hit) / max(1, len(after_hit)),
         "gap_after_hit_p90_ms": percentile(gaps, 90),
-        "host_ms": percentile([r.costs.host_us / 1e3 / scale for r in records], 50),
-        "critical_messages": 2 * sum(r.costs.waited_us > 0 for r in records) / max(1, steps),
-        "waited_ms_per_step": sum(r.costs.waited_us for r in records) / 1e3 / scale / max(1, steps),
+        "host_ms": percentile([r.host_us / 1e3 / scale for r in records], 50),
+        "critical_messages": 2 * sum(r.waited_us > 0 for r in records) / max(1, steps),
+        "waited_ms_per_step": sum(r.waited_us for r in records) / 1e3 / scale / max(1, steps),
         "nodes_per_step": measured.nodes / max(1, steps), "bytes_per_step": measured.bytes / max(1, steps), "steps": steps,
     }  # fmt: skip
 

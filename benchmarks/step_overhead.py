@@ -54,17 +54,17 @@ async def _round(
         *(generate(verifier, request(p, new, s, drafter)) for p, s in zip(prompts, samplings, strict=True))
     )
     enough = [step for step in steps if len(step.sessions) >= PART * len(prompts)]
-    return [step for step in enough if not step.costs.prefill_tokens]
+    return [step for step in enough if not step.prefill_tokens]
 
 
 def _row(controller: Adaptive, cell: Cell, records: list[StepResult]) -> Row:
     batch, name, temperature = cell
-    host, sessions = [r.costs.host_us / 1e3 for r in records], sum(len(r.sessions) for r in records)
-    drafted = [r.costs for r in records if r.drafted]
+    host, sessions = [r.host_us / 1e3 for r in records], sum(len(r.sessions) for r in records)
+    drafted = [r for r in records if r.drafted]
     return {
         "batch": batch, "controller": controller.value, "drafter": name, "temperature": temperature, "steps": len(records),
         "aim_ms": AIMS_MS[batch], "host_p50_ms": percentile(host, 50), "host_p90_ms": percentile(host, 90),
-        "forward_p50_ms": percentile([r.costs.forward_us / 1e3 for r in records], 50), "drafted": len(drafted),
+        "forward_p50_ms": percentile([r.forward_us / 1e3 for r in records], 50), "drafted": len(drafted),
         "drafted_host_p50_ms": percentile([each.host_us / 1e3 for each in drafted], 50) if drafted else "",
         "drafted_tokens_p50": percentile([each.tokens for each in drafted], 50) if drafted else "",
         "accept_length": (sum(r.accepted for r in records) + sessions) / max(1, sessions),

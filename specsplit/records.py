@@ -66,9 +66,9 @@ class KVCounters(Counters):
     """Prompt tokens of sessions that began whose KV was there already."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepCosts:
-    """Where the time went since the step before, and what was lost to drafters. Moments are seconds of the clock."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step that is over, and where the time went since the one before it. Moments are seconds of the clock."""
 
     tokens: int
     """Tokens in the forward."""
@@ -88,6 +88,8 @@ class StepCosts:
     forward_us: float
     host_us: float
     """Everything else: sending, events, scheduling, batching, picking, committing."""
+    sessions: Sequence[SessionStep] = ()
+    """Sessions that brought a tree and got something for it."""
     drafts: DraftCounters = field(default_factory=DraftCounters)
     kv: KVCounters = field(default_factory=KVCounters)
     cold: bool = False
@@ -104,6 +106,31 @@ class StepCosts:
     def others_tokens(self) -> int:
         """Tokens that other ranks had in the same forward."""
         return 0 if self.turn is None else max(0, sum(self.turn.rows) - self.tokens)
+
+    @property
+    def drafted(self) -> int:
+        """Nodes verified."""
+        return sum(session.drafted for session in self.sessions)
+
+    @property
+    def accepted(self) -> int:
+        """Nodes accepted."""
+        return sum(session.accepted for session in self.sessions)
+
+    @property
+    def committed(self) -> int:
+        """Tokens that callers get."""
+        return sum(session.committed for session in self.sessions)
+
+    @property
+    def hits(self) -> int:
+        """Commits whose bonus was a node."""
+        return sum(session.hit is True for session in self.sessions)
+
+    @property
+    def misses(self) -> int:
+        """Commits whose bonus was none."""
+        return sum(session.hit is False for session in self.sessions)
 
 
 @dataclass(frozen=True, slots=True)

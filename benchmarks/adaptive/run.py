@@ -70,10 +70,10 @@ def run_of(ledger: Ledger, source: PhasedSource, scenario: Scenario) -> Run:
     taken: list[StepTaken] = []
     before = 0.0
     for step in ledger.stepped:
-        if step.costs.ended > until:
+        if step.ended > until:
             break
-        taken.append(_taken(step, step.costs.ended - before, source, scenario))
-        before = step.costs.ended
+        taken.append(_taken(step, step.ended - before, source, scenario))
+        before = step.ended
     return Run(taken)
 
 

@@ -1,7 +1,7 @@
 """A verifier and a drafter, two processes on the one device over loopback gRPC, looked at step by step.
 
 The *host gap* between two steps of a session is the time from the beginning of the one to the beginning of the other
-(`StepCosts.started`), less the forward of the one (`StepCosts.forward_us`): picks, the walk, moved KV, the commit, messages, events, the
+(`StepResult.started`), less the forward of the one (`StepResult.forward_us`): picks, the walk, moved KV, the commit, messages, events, the
 choice of the next step and, where the verifier waits for its drafter, the wait. Steps that read prompt are left out. After a *hit* nothing
 has to come over the wire first; gaps in which the verifier waited all the same stand in a figure of their own.
 """
@@ -80,9 +80,9 @@ async def _write(
 def _tell(job: Job, name: str, texts: Sequence[Generated], made: Sequence[StepResult]) -> None:
     findings = job.findings
     findings.figures_of(name, "tokens/s", [len(text.tokens) / text.seconds for text in texts])
-    steps = [step for step in made if step.sessions and not step.costs.prefill_tokens]
-    findings.figures_of(name, "forward", [step.costs.forward_us / 1e3 for step in steps], "ms")
-    findings.figures_of(name, "tokens of a step", [float(step.costs.tokens) for step in steps])
+    steps = [step for step in made if step.sessions and not step.prefill_tokens]
+    findings.figures_of(name, "forward", [step.forward_us / 1e3 for step in steps], "ms")
+    findings.figures_of(name, "tokens of a step", [float(step.tokens) for step in steps])
     for kind, gaps in gaps_of(made).items():
         findings.figures_of(name, kind, gaps, "us")
         findings.figure(name, f"{kind}, 90th percentile", percentile(gaps, 90), "us")
@@ -90,7 +90,7 @@ def _tell(job: Job, name: str, texts: Sequence[Generated], made: Sequence[StepRe
         hits, misses = sum(step.hits for step in steps), sum(step.misses for step in steps)
         findings.figure(name, "hits", hits / max(1, hits + misses), "of commits")
         findings.figure(name, "accept_length", 1 + sum(step.accepted for step in steps) / len(steps))
-        trips = [seconds * 1e3 for step in made for seconds in step.costs.drafts.round_trips_s]
+        trips = [seconds * 1e3 for step in made for seconds in step.drafts.round_trips_s]
         if trips:
             findings.figures_of(name, "round trip, commit to first grow", trips, "ms")
 
@@ -99,9 +99,9 @@ def gaps_of(made: Sequence[StepResult]) -> dict[str, list[float]]:
     """Microseconds of every host gap, by what the step before it was."""
     found: dict[str, list[float]] = {}
     for before, after in pairwise(made):
-        if before.sessions and after.sessions and not (before.costs.prefill_tokens or after.costs.prefill_tokens):
-            whole_us = (after.costs.started - before.costs.started) * 1e6
-            found.setdefault(_kind(before, after), []).append(whole_us - before.costs.forward_us)
+        if before.sessions and after.sessions and not (before.prefill_tokens or after.prefill_tokens):
+            whole_us = (after.started - before.started) * 1e6
+            found.setdefault(_kind(before, after), []).append(whole_us - before.forward_us)
     return found
 
 
@@ -109,7 +109,7 @@ def _kind(before: StepResult, after: StepResult) -> str:
     if before.misses:
         return MISS
     if before.hits:
-        return HIT_WAITED if after.costs.waited_us > 0 else HIT
+        return HIT_WAITED if after.waited_us > 0 else HIT
     return PLAIN
 
 

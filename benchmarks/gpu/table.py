@@ -37,7 +37,7 @@ def skipped_notes(findings: Findings) -> list[str]:
 
 NOTES = [
     "A step: `TargetRunner.run` on the host's clock, from rows to accepted tokens on the host. A forward: what the engine says of it "
-    "(`StepCosts.forward_us`). Memory floor: bytes of weights (embeddings that are only looked up in left out) and KV that a step of 1 "
+    "(`StepResult.forward_us`). Memory floor: bytes of weights (embeddings that are only looked up in left out) and KV that a step of 1 "
     "token reads, over the bandwidth of a large copy on the same device, read and written bytes counted.",
     "Host gap: from the beginning of one step of a session to the beginning of its next, less the forward. Waiting: the verifier waited "
     "for its drafter in it.",

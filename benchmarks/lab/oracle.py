@@ -163,7 +163,7 @@ class OraclePlanner(Planner):
         super().observe(result)
         if result.sessions:
             committed = sum(session.committed for session in result.sessions)
-            self._rate.add(committed, (result.costs.waited_us + result.costs.forward_us) / 1e6)
+            self._rate.add(committed, (result.waited_us + result.forward_us) / 1e6)
 
     def _best_of(self, decoding: Sequence[Session]) -> list[Choice]:
         """For every session the choice that commits the most beyond what its tokens cost."""

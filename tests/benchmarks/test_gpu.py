@@ -29,7 +29,6 @@ from benchmarks.gpu.wide import widen
 from specsplit.cli.folders import drafts_beside
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, PageTable, Row
-from specsplit.records import StepCosts
 from specsplit.settings import DrafterSettings
 from specsplit.speculation import Draft
 from specsplit.values import DrafterKind, Plan
@@ -46,14 +45,13 @@ def job(findings: Findings, **scale: object) -> Job:
 
 
 def step(started: float, forward_ms: float, *, hit: bool | None = None, waited_us: float = 0.0, prompt: int = 0) -> StepResult:  # fmt: skip
-    costs = StepCosts(
-        tokens=1, kv_tokens=1, prefill_tokens=prompt, recomputed_tokens=0, began=started, started=started, ended=started,
-        waited_us=waited_us, forward_us=forward_ms * 1e3, host_us=0.0,
-    )  # fmt: skip
     session = SessionResult(
         1, Plan(1, 1, 2, 0), Draft.root_alone(1, 1), (0,), 1, True, None, None, reroot=Reroot(hit=hit)
     )
-    return StepResult((session,), (), {}, costs)
+    return StepResult(
+        tokens=1, kv_tokens=1, prefill_tokens=prompt, recomputed_tokens=0, began=started, started=started, ended=started,
+        waited_us=waited_us, forward_us=forward_ms * 1e3, host_us=0.0, sessions=(session,),
+    )  # fmt: skip
 
 
 def test_a_host_gap_is_from_one_step_to_the_next_less_the_forward_by_what_came_before_it() -> None:

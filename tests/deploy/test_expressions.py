@@ -14,21 +14,9 @@ from specsplit.membership import Cluster, Member
 from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import CoordinatorMetrics, DrafterMetrics, VerifierMetrics
 from specsplit.records import DraftCounters, Eager, GraphStatistics, PlanRecord, StreamStatistics
-from specsplit.values import (
-    Adaptive,
-    Control,
-    DrafterInfo,
-    DrafterKind,
-    Estimate,
-    FinishReason,
-    Load,
-    Miss,
-    ModelInfo,
-    Plan,
-    Vocabulary,
-)
+from specsplit.values import DrafterInfo, DrafterKind, Estimate, FinishReason, Load, Miss, ModelInfo, Plan, Vocabulary
 from tests.deploy.live import needs_prometheus, prometheus, query
-from tests.observe.test_metrics import TRACE, Costs, Step, Totals
+from tests.observe.test_metrics import GOODPUT, TRACE, Record, Step, Totals
 
 PATIENCE_S = 60
 
@@ -56,7 +44,7 @@ class Cast:
         self.verifier.watch(lambda: Load(2, 1, 24, 64))
         self.verifier.watch_streams(lambda: [StreamStatistics(*(self.turns * n for n in (1, 2, 300, 400, 5, 6, 100)))])
         estimate = Estimate(2.5, 0.02, 1e-4, 120.0, 100.0)
-        self.verifier.watch_plan(lambda: PlanRecord(Plan(), self.turns, estimate), lambda: Control(Adaptive.GOODPUT, 8))
+        self.verifier.watch_plan(lambda: PlanRecord(Plan(), self.turns, estimate), lambda: GOODPUT)
         self.verifier.watch_graphs(lambda: GraphStatistics(72, 1 << 30, 2 * self.turns, {Eager.SIZE: self.turns}))
         for drafter in self.drafters:
             drafter.watch(lambda: Totals(**dict.fromkeys(("expansions", "commits", "committed_nodes"), self.turns)))
@@ -71,7 +59,8 @@ class Cast:
         self.coordinator.failed("UNAVAILABLE")
         hit = Step(drafted=9, depth=9, accepted=8, committed=9, hit=True)
         miss = Step(drafted=6, depth=3, accepted=1, committed=2, hit=False, miss=Miss.WRONG)
-        self.verifier.step(Costs(prefill_tokens=3, drafts=DraftCounters(round_trips_s=[0.002])), [hit, miss])
+        drafts = DraftCounters(round_trips_s=[0.002])
+        self.verifier.step(Record(sessions=[hit, miss], prefill_tokens=3, drafts=drafts))
         for drafter in self.drafters:
             drafter.expansion(0.001)
 

@@ -32,7 +32,7 @@ from specsplit.records import (
     GraphStatistics,
     KVCounters,
     PlanRecord,
-    StepCosts,
+    StepRecord,
     StreamStatistics,
     TurnCosts,
 )
@@ -54,10 +54,11 @@ from specsplit.values import (
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 VOCABULARY = Vocabulary(512)
+GOODPUT = Control(Adaptive.GOODPUT, 8)
 
 
-@dataclass(frozen=True)
-class Costs(StepCosts):
+@dataclass(frozen=True, kw_only=True)
+class Record(StepRecord):
     began: float = 0.0
     started: float = 0.0
     ended: float = 0.0
@@ -212,7 +213,7 @@ async def test_metrics_are_at_their_path_alone_and_can_only_be_read(method: str,
 
 async def test_metrics_that_are_off_listen_nowhere_and_count_no_steps() -> None:
     metrics = VerifierMetrics(on=False)
-    metrics.step(Costs(), [Step()])
+    metrics.step(Record(sessions=[Step()]))
     with expose(metrics, "") as bound:
         assert bound == ""
     metrics.on = True
@@ -246,7 +247,7 @@ async def test_a_scrape_of_a_busy_event_loop_gets_the_counters_all_the_same(monk
     monkeypatch.setattr("specsplit.observe.exposition.REFRESH_S", 0.01)
     metrics = VerifierMetrics(on=True)
     metrics.watch(Load)
-    metrics.step(Costs(), [])
+    metrics.step(Record())
     with expose(metrics, "127.0.0.1:0") as bound:
         _, text = fetch(bound, OPENMETRICS)  # this blocks the loop
     assert "specsplit_steps_total 1.0" in text
@@ -326,9 +327,9 @@ def test_members_are_counted_by_role_and_state() -> None:
 
 def test_turns_of_a_rank_worked_through_by_hand() -> None:
     metrics = VerifierMetrics(on=True)
-    metrics.step(Costs(), [])
-    metrics.step(Costs(turn=TurnCosts(2, [40, 0, 20, 0], woke_s=0.003)), [])
-    metrics.step(Costs(tokens=0, drafts=DraftCounters(failovers=1), turn=TurnCosts(3, [0, 40, 0, 0])), [])
+    metrics.step(Record())
+    metrics.step(Record(turn=TurnCosts(2, [40, 0, 20, 0], woke_s=0.003)))
+    metrics.step(Record(tokens=0, drafts=DraftCounters(failovers=1), turn=TurnCosts(3, [0, 40, 0, 0])))
     samples = scrape(metrics)
     totals = {"steps": 2, "batch_tokens": 80, "idle_turns": 1, "waves": 3, "failovers": 1}
     assert {name: value(samples, f"specsplit_{name}_total") for name in totals} == totals
@@ -356,13 +357,14 @@ def test_a_step_worked_through_by_hand() -> None:
         Step(speculates=False),
         Step(drafted=11, depth=4, accepted=2, committed=2, told=plan),  # a stop token: no bonus, no commit
     ]
-    costs = Costs(
+    step = Record(
+        sessions=sessions,
         prefill_tokens=7,
         recomputed_tokens=3,
         drafts=DraftCounters(9, 2, 1, round_trips_s=[0.004, 0.03]),
         kv=KVCounters(preemptions=2, cached_tokens=64),
     )
-    metrics.step(costs, sessions)
+    metrics.step(step)
     samples = scrape(metrics)
     totals = {
         "steps": 1,
@@ -394,11 +396,11 @@ def test_a_step_worked_through_by_hand() -> None:
 
 def test_the_gauges_of_the_plan_are_0_without_a_drafter_and_under_a_plan_that_does_not_speculate() -> None:
     metrics = VerifierMetrics(on=True)
-    metrics.step(Costs(), [Step()])
+    metrics.step(Record(sessions=[Step()]))
     assert value(scrape(metrics), "specsplit_spec_num_steps") == Plan().num_steps
-    metrics.step(Costs(), [])  # a prompt alone says nothing of the plan
+    metrics.step(Record())  # a prompt alone says nothing of the plan
     assert value(scrape(metrics), "specsplit_spec_num_steps") == Plan().num_steps
-    metrics.step(Costs(), [Step(speculates=False), Step(speculates=False, told=Plan(num_steps=0))])
+    metrics.step(Record(sessions=[Step(speculates=False), Step(speculates=False, told=Plan(num_steps=0))]))
     samples = scrape(metrics)
     assert value(samples, "specsplit_spec_num_steps") == value(samples, "specsplit_spec_num_draft_tokens") == 0
     assert value(samples, "specsplit_accept_length_count") == 1
@@ -406,7 +408,7 @@ def test_the_gauges_of_the_plan_are_0_without_a_drafter_and_under_a_plan_that_do
 
 def test_a_session_that_drafts_counts_for_accept_length_even_if_it_is_shown_as_one_of_0_steps() -> None:
     metrics = VerifierMetrics(on=True)
-    metrics.step(Costs(), [Step(told=Plan(num_steps=0)), Step(drafted=4, depth=2, accepted=2, committed=3)])
+    metrics.step(Record(sessions=[Step(told=Plan(num_steps=0)), Step(drafted=4, depth=2, accepted=2, committed=3)]))
     samples = scrape(metrics)
     assert value(samples, "specsplit_accept_length_count") == 2
     assert value(samples, "specsplit_accept_length_sum") == 1 + 3
@@ -414,7 +416,7 @@ def test_a_session_that_drafts_counts_for_accept_length_even_if_it_is_shown_as_o
 
 def test_nodes_below_the_last_depth_of_the_table_are_counted_with_it() -> None:
     metrics = VerifierMetrics(on=True)
-    metrics.step(Costs(), [Step(drafted=12, depth=12, accepted=10, committed=11)])
+    metrics.step(Record(sessions=[Step(drafted=12, depth=12, accepted=10, committed=11)]))
     samples = scrape(metrics)
     assert list(values(samples, "specsplit_reached_depth_total").values()) == [1, 1, 1, 1, 1, 1, 1, 5]
     assert list(values(samples, "specsplit_accepted_depth_total").values()) == [1, 1, 1, 1, 1, 1, 1, 3]
@@ -434,7 +436,7 @@ STEPS = st.builds(
 def test_counts_agree_with_one_another_whatever_the_steps(batches: list[list[Step]]) -> None:
     metrics = VerifierMetrics(on=True)
     for sessions in batches:
-        metrics.step(Costs(), sessions)
+        metrics.step(Record(sessions=sessions))
     found: dict[str, float] = {}
     for sample in scrape(metrics):
         found[sample.name] = found.get(sample.name, 0) + sample.value
@@ -471,7 +473,7 @@ def test_load_and_streams_are_looked_up_and_rare_events_are_told() -> None:
 def test_the_controller_in_force_and_its_estimate_are_looked_up() -> None:
     metrics, estimate = VerifierMetrics(on=True), Estimate(2.5, 0.02, 1e-4, 120.0, 100.0)
     told = [PlanRecord(Plan(), 3), PlanRecord(Plan(), 4, estimate)]
-    controls = [Control(Adaptive.STATIC), Control(Adaptive.GOODPUT, 8)]
+    controls = [Control(Adaptive.STATIC), GOODPUT]
     metrics.watch_plan(lambda: told[0], lambda: controls[0])
     samples = scrape(metrics)
     assert values(samples, "specsplit_adaptive_controller") == {("static",): 1, ("ema",): 0, ("goodput",): 0}
@@ -554,7 +556,9 @@ def test_the_deepest_plan_has_its_place() -> None:
     Plan(num_steps=MOST_STEPS)
     with pytest.raises(InvalidRequest):
         Plan(num_steps=MOST_STEPS + 1)
-    metrics.step(Costs(), [Step(drafted=MOST_STEPS, depth=MOST_STEPS, accepted=MOST_STEPS, committed=MOST_STEPS + 1)])
+    metrics.step(
+        Record(sessions=[Step(drafted=MOST_STEPS, depth=MOST_STEPS, accepted=MOST_STEPS, committed=MOST_STEPS + 1)])
+    )
     assert sum(values(scrape(metrics), "specsplit_accepted_depth_total").values()) == MOST_STEPS
 
 

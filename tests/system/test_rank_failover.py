@@ -184,7 +184,7 @@ async def test_a_group_that_dies_at_any_position_and_is_started_again_changes_no
                 if result.reason is FinishReason.LENGTH:  # else it may have been over before
                     losses = (position, position + FURTHER)  # behind the last token there is nothing that goes on
                     assert logged.failovers == request.n * sum(each < NEW for each in losses)
-        assert sum(step.costs.kv.cached_tokens for step in steps) > 0, "texts were found in the prefix cache"
+        assert sum(step.kv.cached_tokens for step in steps) > 0, "texts were found in the prefix cache"
         assert sum(step.accepted for step in steps) > 0
 
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import InvalidRequest
-from specsplit.records import StepCosts
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft
 from specsplit.values import AS_SET, Adaptive, Plan, PlanChanges
@@ -34,10 +33,10 @@ def result(*accepted: int, plan: Plan, attached: bool = True) -> StepResult:
     sessions = [
         SessionResult(i, plan, draft, range(count + 1), 7, attached, None, None) for i, count in enumerate(accepted)
     ]
-    return StepResult(sessions, (), {}, COSTS)
+    return replace(STEP, sessions=sessions)
 
 
-COSTS = StepCosts(
+STEP = StepResult(
     kv_tokens=0,
     tokens=1,
     prefill_tokens=0,

@@ -113,7 +113,7 @@ async def test_a_step_that_succeeds_in_halves_says_nothing_of_what_steps_cost(al
         written = await asyncio.gather(*(decode(verifier, request(prompt)) for prompt in "abc"))
     assert [bytes(tokens) for tokens, _ in written] == [bytes(range(first, first + 20)) for first in b"bcd"]
     assert not any(step.failed for step in steps)
-    cold = [step.costs.cold for step in steps if step.costs.tokens == 3]
+    cold = [step.cold for step in steps if step.tokens == 3]
     assert cold[4] and sum(cold[1:]) == 1, "beside it only the first of its size"
 
 
@@ -133,7 +133,7 @@ async def test_a_session_that_is_alone_outlives_an_error_that_passes(alphabet: P
         tokens, _ = await decode(verifier, request(prompt))
     assert bytes(tokens) == bytes(range(ord("b"), ord("b") + 20)) and seen > at
     assert not any(step.failed for step in steps)
-    assert steps[at - 1].costs.cold, "its time says nothing of others"
+    assert steps[at - 1].cold, "its time says nothing of others"
 
 
 async def test_a_target_that_fails_on_nothing_at_all_ends_the_engine(alphabet: Path) -> None:

@@ -263,7 +263,7 @@ async def test_a_late_joiner_is_replayed_what_is_kept_in_messages_that_fit(
         tokens, end = await decode(verifier, request(truth[0][:150], leaver, tokens=40))
         sent = verifier.streams.statistics[stayer.address]
     assert written(truth[0], tokens, 150)
-    assert not any(record.costs.recomputed_tokens for record in records)
+    assert not any(record.recomputed_tokens for record in records)
     for reader in (first, second):
         reader.check(1, truth[0], features_of(target, truth[0], NEED))
     assert sent.feature_bytes_sent > small and end.speculation.accepted > 10
@@ -280,8 +280,8 @@ async def test_a_late_joiner_gets_what_is_gone_by_recompute(target: Path, truth:
         verifier.engine.post(Roster((leaver, stayer)))
         tokens, end = await decode(verifier, request(PROMPTS[0], leaver))
     assert written(truth[0], tokens, 40)
-    gone = sum(record.costs.recomputed_tokens for record in records)
-    assert gone >= len(PROMPTS[0]) - 32 and max(record.costs.recomputed_tokens for record in records) <= 16
+    gone = sum(record.recomputed_tokens for record in records)
+    assert gone >= len(PROMPTS[0]) - 32 and max(record.recomputed_tokens for record in records) <= 16
     second.check(1, truth[0], features_of(target, truth[0], NEED))
     assert not second.sessions[1].blocked, "it has caught up"
     assert end.speculation.accepted > 10
@@ -303,9 +303,9 @@ async def test_a_drafter_of_another_need_gets_all_by_recompute_and_disturbs_nobo
         )
     assert written(truth[0], drafted[0], 40)
     assert written(truth[1], plain[0], 43)
-    again = [record for record in records if record.costs.recomputed_tokens]
-    assert sum(record.costs.recomputed_tokens for record in again) >= len(PROMPTS[0])
-    assert max(record.costs.recomputed_tokens for record in again) <= 32, "few beside a session that lacks nothing"
+    again = [record for record in records if record.recomputed_tokens]
+    assert sum(record.recomputed_tokens for record in again) >= len(PROMPTS[0])
+    assert max(record.recomputed_tokens for record in again) <= 32, "few beside a session that lacks nothing"
     assert all(record.sessions for record in again), "decoding goes on meanwhile"
     second.check(1, truth[0], features_of(target, truth[0], other))
 

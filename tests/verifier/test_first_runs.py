@@ -11,10 +11,10 @@ from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, CostCurve, Paced, PageTable
 from specsplit.values import Plan
 from specsplit_verifier.policy.planner import Planner
-from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput, StepResult
+from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput
 from specsplit_verifier.target.runner import TargetRunner, profile
 from tests.support.toys import random_target
-from tests.verifier.test_ema import COSTS
+from tests.verifier.test_ema import STEP
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,11 @@ def test_sizes_that_were_measured_at_load_are_not_cold(target: CausalLM) -> None
 
 
 def test_what_a_cold_step_took_does_not_change_what_steps_are_expected_to_take() -> None:
-    planner, costs = Planner(Plan(), 64), replace(COSTS, tokens=10, kv_tokens=10, forward_us=9e6)
+    planner, step = Planner(Plan(), 64), replace(STEP, tokens=10, kv_tokens=10, forward_us=9e6)
     expected_s = planner.expected_s(10, 10)
-    planner.observe(StepResult((), (), {}, replace(costs, cold=True)))
+    planner.observe(replace(step, cold=True))
     assert planner.expected_s(10, 10) == expected_s
-    planner.observe(StepResult((), (), {}, costs))
+    planner.observe(step)
     assert planner.expected_s(10, 10) > 100 * expected_s
 
 

@@ -29,7 +29,7 @@ from specsplit_verifier.records.step import SessionResult, StepResult
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.sessions.session import Session, StopRule
 from specsplit_verifier.sessions.wait_policy import WaitPolicy
-from tests.verifier.test_ema import COSTS
+from tests.verifier.test_ema import STEP
 
 LAUNCHED = Plan(num_steps=3, num_draft_tokens=8, topk=3)
 
@@ -40,7 +40,7 @@ def step(plan: Plan, nodes: int, accepted: int, *, seconds: float = 0.02, drafte
     draft = Draft(chain, chain, [at - 1 for at in chain], chain, [-0.1 * at for at in chain])
     late = None if drafter_ready else NoDraftsCause.LATE
     part = SessionResult(1, plan, draft, range(accepted + 1), 7, True, None, None, undrafted=late)
-    return StepResult([part], (), {}, replace(COSTS, forward_us=1e6 * seconds, host_us=0.0))
+    return replace(STEP, sessions=[part], forward_us=1e6 * seconds, host_us=0.0)
 
 
 def test_the_plan_is_what_a_step_may_spend_at_most_whatever_the_batch() -> None:

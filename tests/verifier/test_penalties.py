@@ -125,7 +125,7 @@ async def test_a_drafter_that_comes_in_the_middle_knows_what_was_generated(folde
         rest = [event async for event in events]
     tokens = [token for event in (*begun, *rest) if isinstance(event, Tokens) for token in event.tokens]
     assert tokens == alone
-    switched = next(number for number, step in enumerate(steps) if step.costs.drafts.failovers)
+    switched = next(number for number, step in enumerate(steps) if step.drafts.failovers)
     after = [session for step in steps[switched:] for session in step.sessions]
     assert sum(session.drafted for session in after) > 8
     assert all(session.accepted == session.drafted for session in after)

@@ -139,8 +139,8 @@ async def test_fifty_requests_that_share_a_beginning_prefill_it_once(target: Pat
         steps = recorded(verifier)
         texts, ends = await write_all(verifier, prompts, sampling, new=8)
     assert texts == truth
-    assert sum(step.costs.prefill_tokens for step in steps) == 400 + sum(len(prompt) - 1 - 400 for prompt in prompts)
-    assert sum(step.costs.kv.cached_tokens for step in steps) == 49 * 400
+    assert sum(step.prefill_tokens for step in steps) == 400 + sum(len(prompt) - 1 - 400 for prompt in prompts)
+    assert sum(step.kv.cached_tokens for step in steps) == 49 * 400
     assert sorted(end.usage.cached_prompt_tokens for end in ends) == [0] + [400] * 49
     assert {end.usage.cached_prompt_tokens for end in plain} == {0}
 
@@ -156,7 +156,7 @@ async def test_choices_of_one_request_read_its_prompt_once(target: Path) -> None
                 for seed in range(4)
             )
         )
-    assert sum(step.costs.prefill_tokens for step in steps) == 400
+    assert sum(step.prefill_tokens for step in steps) == 400
     assert sorted(end.usage.cached_prompt_tokens for _, end in ends) == [0, 400, 400, 400]
 
 
@@ -183,7 +183,7 @@ async def test_pages_that_are_needed_are_evicted(target: Path) -> None:
         _, (again,) = await write_all(verifier, prompts[-1:], SEEDED)
         _, (gone,) = await write_all(verifier, prompts[:1], SEEDED)
     assert (again.usage.cached_prompt_tokens, gone.usage.cached_prompt_tokens) == (96, 0)
-    assert sum(step.costs.kv.preemptions for step in steps) == 0
+    assert sum(step.kv.preemptions for step in steps) == 0
 
 
 @asynccontextmanager
@@ -234,7 +234,7 @@ async def test_a_head_gets_the_features_of_a_cached_beginning_and_nobody_who_sha
         await reader.all_closed()
     assert written == truth[:1] and again == truth
     assert [end.usage.cached_prompt_tokens for end in ends] == [80, 80, 80]
-    assert sum(step.costs.recomputed_tokens for step in steps) >= 3 * 80, "the first session had no head"
+    assert sum(step.recomputed_tokens for step in steps) >= 3 * 80, "the first session had no head"
     for session, text in zip(sorted(reader.sessions), texts, strict=True):
         reader.check(session, text, features_of(folder, text, need))
 
@@ -257,7 +257,7 @@ async def test_features_of_a_shared_beginning_are_kept_and_not_computed_again(tm
         second, (end,) = await write_all(verifier, prompts[1:], Sampling(), endpoint, new=100)
         await reader.all_closed()
     assert first + second == truth and end.usage.cached_prompt_tokens == 80
-    assert (sum(step.costs.recomputed_tokens for step in steps) == 0) == (kept_tokens > 80)
+    assert (sum(step.recomputed_tokens for step in steps) == 0) == (kept_tokens > 80)
     for session, text in zip(sorted(reader.sessions), texts, strict=True):
         reader.check(session, text, features_of(folder, text, need))
 
@@ -278,7 +278,7 @@ async def test_a_head_on_a_shared_beginning_is_accepted_as_often_as_on_its_own(k
             await write_all(verifier, [prompt], Sampling(), endpoint, new=60)
             ((text,), (end,)) = await write_all(verifier, [prompt], Sampling(), endpoint, new=200)
             found.append((text, end))
-            assert sum(step.costs.recomputed_tokens for step in steps) == 0
+            assert sum(step.recomputed_tokens for step in steps) == 0
     (alone_text, alone), (shared_text, shared) = found
     assert shared_text == alone_text and shared.usage.cached_prompt_tokens == 96
     assert shared.speculation.accept_length == pytest.approx(alone.speculation.accept_length, rel=0.05)
@@ -336,7 +336,7 @@ async def test_preempted_sessions_with_heads_get_them_again_with_all_features(tm
         written, ends = await write_all(verifier, prompts, Sampling(), endpoint, new=100)
         await reader.all_closed()
     assert written == [text[:100] for text in truth]
-    assert sum(step.costs.kv.preemptions for step in steps) > 0 and all(end.speculation.accepted for end in ends)
+    assert sum(step.kv.preemptions for step in steps) > 0 and all(end.speculation.accepted for end in ends)
     numbers = {number: prompts.index(opened.tokens[:40]) for number, opened in sorted(reader.sessions.items())}
     assert len(numbers) > 3, "a session that comes back is opened by another number"
     last = {text: number for number, text in numbers.items()}

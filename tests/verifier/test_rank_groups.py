@@ -76,12 +76,12 @@ async def test_a_flood_on_one_rank_of_four_is_served_under_its_plan_while_three_
         await ranks.parked()
         busy, *idle = steps[2], steps[0], steps[1], steps[3]
         assert any(part.plan != launched for result in busy for part in result.sessions), "what so many sessions want"
-        assert any(result.costs.turn is not None and result.costs.turn.woke_s is not None for result in busy)
+        assert any(result.turn is not None and result.turn.woke_s is not None for result in busy)
         assert len({verifier.plan for verifier in ranks.verifiers}) == 1
         switches = {verifier.engine.statistics().plan.switches for verifier in ranks.verifiers}
         assert len(switches) == 1 and switches != {0}, "all of them took it, as often"
         for others in idle:
-            turns = [result.costs.turn for result in others if result.costs.idle]
+            turns = [result.turn for result in others if result.idle]
             assert len(turns) == len(others) >= 60
             assert all(turn is not None and turn.imbalance == 4 for turn in turns)
 
@@ -96,7 +96,7 @@ async def test_of_two_busy_ranks_with_drafters_neither_sits_a_step_of_the_other_
         steps = [recorded(verifier) for verifier in ranks.verifiers]
         assert await asyncio.gather(*(ranks.write(rank, prompt, 120, endpoint) for rank in range(2))) == [wanted] * 2
     for own in steps:
-        stepped = [i for i, result in enumerate(own) if not result.costs.idle]
+        stepped = [i for i, result in enumerate(own) if not result.idle]
         assert stepped == list(range(stepped[0], stepped[-1] + 1)), "it has rows from its first step to its last"
     assert sum(result.accepted for own in steps for result in own) > 0
 
@@ -196,7 +196,7 @@ async def test_a_rank_waits_for_the_others_in_turns_without_a_forward_too(alphab
         await ranks.parked()
         turns = mesh.exchanges - 1  # the first is made at load
     ending = PARK_AFTER * ranks.group.wave
-    assert sum(result.costs.waited_us for result in steps) >= (turns - ending) * slow_s * 1e6
+    assert sum(result.waited_us for result in steps) >= (turns - ending) * slow_s * 1e6
 
 
 async def test_what_steps_cost_is_profiled_over_the_rows_of_all_ranks(alphabet: Path) -> None:

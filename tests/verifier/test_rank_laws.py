@@ -192,7 +192,7 @@ async def test_the_text_of_a_group_is_that_of_one_that_is_alone_with_any_drafter
         assert wrong == []
         assert sum(end.speculation.drafted for _, end in written) > len(cases), "there were drafts to be wrong about"
         for rank, own in enumerate(steps):
-            assert rank in ranks_busy or (own and all(result.costs.idle for result in own))
+            assert rank in ranks_busy or (own and all(result.idle for result in own))
         same_for_all(ranks)
         assert len({agreed.plan for agreed in turns_of(ranks)}) > 5
         assert len({verifier.plan for verifier in ranks.verifiers}) == 1
@@ -252,7 +252,7 @@ async def test_a_flood_on_one_rank_of_four_with_any_drafters_is_served_under_its
             written = [tokens for tokens, _ in await asyncio.gather(*asked)]
         await ranks.parked()
     assert written == [alone[each.way, each.text][: stop_after(each).max_tokens] for each in CASES]
-    assert all(result.costs.idle for own in (steps[0], steps[1], steps[3]) for result in own)
+    assert all(result.idle for own in (steps[0], steps[1], steps[3]) for result in own)
     turns = turns_of(ranks)
     busy = [agreed for agreed in turns if agreed.unfinished]
     assert len(busy) >= NEW and all(agreed.plan == agreed.proposals[2].plan for agreed in busy), "idle ranks abstain"

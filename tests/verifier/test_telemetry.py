@@ -21,7 +21,7 @@ from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.observe import TraceContext, Tracing
 from specsplit.observe.otlp import OtlpSink
 from specsplit.observe.span_table import DECODE_CALL, problems_of, row, rows_at
-from specsplit.records import StepCosts, TurnCosts
+from specsplit.records import TurnCosts
 from specsplit.rpc import CLUSTER_SERVICE, Server, dial, wait_until_serving
 from specsplit.sessions import DecodeRequest, Finished
 from specsplit.settings import CoordinatorSettings, VerifierSettings
@@ -51,6 +51,7 @@ from tests.rpc.test_member import Script
 from tests.support.otlp import ReceivedSpan, receiving
 from tests.verifier.conftest import decode, recorded, verifier_over
 from tests.verifier.test_drafters import scripted
+from tests.verifier.test_ema import STEP
 
 if TYPE_CHECKING:
     from specsplit.v1 import verifier_pb2
@@ -220,16 +221,16 @@ async def test_sessions_of_one_step_link_to_the_same_span_and_only_those_of_samp
 
 
 def test_a_forward_for_other_ranks_alone_is_a_step_that_says_so_while_somebody_is_traced_here(alphabet: Path) -> None:
-    costs = StepCosts(0, 0, 0, 0, 1.0, 1.1, 1.2, 5.0, 90.0, 10.0, turn=TurnCosts(1, (0, 5)))
+    idle = replace(STEP, tokens=0, began=1.0, started=1.1, ended=1.2, turn=TurnCosts(1, (0, 5)))
     with receiving() as receiver:
         settings = VerifierSettings.load(model=alphabet, trace_endpoint=receiver.address)
         sink = OtlpSink("verifier", settings)
         tracing = Tracing("verifier", TraceScope(level=2), sink)
         spans = Spans(tracing, SystemClock())
-        spans.step(StepResult((), (), {}, costs))
+        spans.step(idle)
         with tracing.within(CALLER):
             spans.submitted(1, DecodeRequest("waits for pages", [1]))
-        spans.step(StepResult((), (), {}, costs))
+        spans.step(idle)
         sink.close()
         (step,) = named(receiver.spans, "step")
     assert problems_of(row("verifier", "step", "internal"), step.attributes.items()) == []
@@ -393,14 +394,14 @@ async def test_every_node_that_came_is_accounted_for(alphabet: Path) -> None:
             while True:  # what comes when all is over is told of with the next step
                 await decode(verifier, DecodeRequest("plain", list(b"a"), stopping=Stopping(1)))
                 hits, drafted = sum(r.hits for r in records), sum(r.drafted for r in records)
-                lost = sum(r.costs.drafts.unverified_nodes + r.costs.drafts.late_nodes for r in records)
+                lost = sum(r.drafts.unverified_nodes + r.drafts.late_nodes for r in records)
                 came = verifier.streams.statistics[endpoint.address].nodes_received
                 if came == drafted + hits + lost:
                     break
                 await asyncio.sleep(0.02)
     assert hits >= sum(end.speculation.hits for _, end in ends) > 0 and lost > 0
-    assert all(0 <= seconds < WAIT_S for r in records for seconds in r.costs.drafts.round_trips_s)
-    assert any(r.costs.drafts.round_trips_s for r in records)
+    assert all(0 <= seconds < WAIT_S for r in records for seconds in r.drafts.round_trips_s)
+    assert any(r.drafts.round_trips_s for r in records)
 
 
 def session_of(resting: bool, *nodes: tuple[int, int, int]) -> tuple[Session, Draft]:
@@ -461,4 +462,4 @@ async def test_a_session_given_to_another_drafter_is_counted(alphabet: Path) -> 
         while verifier.load().steps < before + 2:
             await anext(events)
         await events.aclose()
-        assert sum(record.costs.drafts.failovers for record in records) == 1
+        assert sum(record.drafts.failovers for record in records) == 1

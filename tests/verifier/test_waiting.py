@@ -15,9 +15,8 @@ from specsplit.speculation import Draft
 from specsplit.values import Plan
 from specsplit_verifier.policy.cost import StepCost, solved
 from specsplit_verifier.policy.planner import Planner
-from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.sessions.wait_policy import Wait, WaitPolicy, worth_waiting
-from tests.verifier.test_ema import COSTS
+from tests.verifier.test_ema import STEP
 
 PLAN = Plan(wait_budget_us=20_000)
 
@@ -130,10 +129,10 @@ def test_one_step_that_took_no_time_is_forgotten_like_any_other() -> None:
 
 def test_a_step_that_failed_teaches_no_cost() -> None:
     planner = Planner(PLAN, 512)
-    costs = replace(COSTS, tokens=17, forward_us=2000.0)
-    planner.observe(StepResult((), (), {}, costs))
+    step = replace(STEP, tokens=17, forward_us=2000.0)
+    planner.observe(step)
     learnt = planner.cost.mean_s
-    planner.observe(StepResult((), (), {1: SpecsplitError("out of memory")}, replace(costs, forward_us=9e6)))
+    planner.observe(replace(step, failed={1: SpecsplitError("out of memory")}, forward_us=9e6))
     assert planner.cost.mean_s == learnt == pytest.approx(0.002)
 
 

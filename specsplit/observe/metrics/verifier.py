@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 
 from specsplit.observe import metric_table as table
@@ -11,7 +11,7 @@ from specsplit.observe.metric import Metric, Service
 from specsplit.observe.metric_table import DEEPEST, DEPTH
 from specsplit.observe.metrics.base import Metrics
 from specsplit.observe.metrics.turns import Turns
-from specsplit.records import PlanRecord, SessionStep, StepCosts, StreamStatistics
+from specsplit.records import PlanRecord, StepRecord, StreamStatistics
 from specsplit.values import Control, Load, Miss
 
 MOST_STEPS = 64
@@ -63,25 +63,25 @@ class _Costs:
         self._hand_overs = made.counter(table.HAND_OVERS)
         self._preemptions = made.counter(table.PREEMPTIONS)
 
-    def count(self, costs: StepCosts) -> None:
+    def count(self, step: StepRecord) -> None:
         """Count one step; of one that was run for other ranks alone no more than what was lost meanwhile."""
-        if not costs.idle:
-            self._count_step(costs)
-        for counter, nodes in zip(self._wasted, (costs.drafts.unverified_nodes, costs.drafts.late_nodes), strict=True):
+        if not step.idle:
+            self._count_step(step)
+        for counter, nodes in zip(self._wasted, (step.drafts.unverified_nodes, step.drafts.late_nodes), strict=True):
             counter.add(nodes)
-        self._failovers.add(costs.drafts.failovers)
-        self._hand_overs.add(costs.drafts.hand_overs)
-        self._preemptions.add(costs.kv.preemptions)
-        for seconds in costs.drafts.round_trips_s:
+        self._failovers.add(step.drafts.failovers)
+        self._hand_overs.add(step.drafts.hand_overs)
+        self._preemptions.add(step.kv.preemptions)
+        for seconds in step.drafts.round_trips_s:
             self._round_trip.observe(seconds)
 
-    def _count_step(self, costs: StepCosts) -> None:
+    def _count_step(self, step: StepRecord) -> None:
         self._steps.add()
-        self._batch_tokens.add(costs.tokens)
-        self._prefill_tokens.add(costs.prefill_tokens)
-        self._recomputed_tokens.add(costs.recomputed_tokens)
-        self._cached_tokens.add(costs.kv.cached_tokens)
-        parts_us = (costs.waited_us, costs.forward_us, costs.host_us)
+        self._batch_tokens.add(step.tokens)
+        self._prefill_tokens.add(step.prefill_tokens)
+        self._recomputed_tokens.add(step.recomputed_tokens)
+        self._cached_tokens.add(step.kv.cached_tokens)
+        parts_us = (step.waited_us, step.forward_us, step.host_us)
         self._step_time.observe(sum(parts_us) * 1e-6)
         for histogram, part_us in zip(self._parts, parts_us, strict=True):
             histogram.observe(part_us * 1e-6)
@@ -107,29 +107,25 @@ class _Speculation:
         self._reached.add_up()
         self._accepted_to.add_up()
 
-    def count(self, sessions: Sequence[SessionStep]) -> None:
+    def count(self, step: StepRecord) -> None:
         """Count the sessions of one step."""
-        drafted = accepted = committed = bonus = hits = 0
-        for session in sessions:
+        drafted, accepted, bonus = step.drafted, step.accepted, 0
+        for session in step.sessions:
             correct = session.accepted
-            drafted += session.drafted
-            accepted += correct
-            committed += session.committed
             bonus += session.committed > correct
-            hits += session.hit is True
             if session.miss is not None:
                 self._misses[session.miss].add()
             self._reached.ends[session.depth] += 1
             self._accepted_to.ends[correct] += 1
             if session.speculates:
                 self._accept_length.observe(correct + 1)
-        self._session_steps.add(len(sessions))
+        self._session_steps.add(len(step.sessions))
         self._drafted.add(drafted)
         self._accepted.add(accepted)
         self._rejected.add(drafted - accepted)
-        self._generated_tokens.add(committed)
+        self._generated_tokens.add(step.committed)
         self._bonus.add(bonus)
-        self._hits.add(hits)
+        self._hits.add(step.hits)
 
 
 class VerifierMetrics(Metrics):
@@ -147,15 +143,15 @@ class VerifierMetrics(Metrics):
         self._prompt_tokens = made.counter(table.PROMPT_TOKENS)
         self._drafters_lost = made.counter(table.DRAFTERS_LOST)
 
-    def step(self, costs: StepCosts, sessions: Sequence[SessionStep]) -> None:
+    def step(self, step: StepRecord) -> None:
         """Count a step that is over."""
         if not self.on:
             return
-        self._costs.count(costs)
-        if costs.turn is not None:
-            self._turns.count(costs.turn, idle=costs.idle)
-        if sessions:
-            self._speculation.count(sessions)
+        self._costs.count(step)
+        if step.turn is not None:
+            self._turns.count(step.turn, idle=step.idle)
+        if sessions := step.sessions:
+            self._speculation.count(step)
             speculating = [s.told for s in sessions if s.speculates]
             self._num_steps.set(sum(plan.num_steps for plan in speculating) / len(sessions))
             self._num_draft_tokens.set(sum(plan.num_draft_tokens for plan in speculating) / len(sessions))

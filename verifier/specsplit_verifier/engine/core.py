@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specsplit.clock import Clock
@@ -11,7 +11,7 @@ from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.membership import HandOver, PlanOrder, Roster
 from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
-from specsplit.records import PlanRecord, StepCosts, TurnCosts
+from specsplit.records import PlanRecord, TurnCosts
 from specsplit.sessions import DecodeRequest, Finished, Preempted
 from specsplit.speculation import Draft
 from specsplit.values import FinishReason, Load, ModelInfo, NoDrafts
@@ -187,7 +187,7 @@ class EngineCore:
 
     def commit_idle(self, step: StepInput, output: StepOutput, turn: TurnCosts) -> StepResult:
         """A step was run for other ranks alone."""
-        return StepResult((), (), {}, self._costs(step, output, (), turn))
+        return self._result(step, output, (), turn)
 
     def expected_s(self, step: StepInput) -> float:
         """Seconds that the forward of a step should take, going by those before it."""
@@ -219,7 +219,7 @@ class EngineCore:
         self._hand_on(output.features, now)
         self._scheduler.kv.end_step()
         self._steps += 1
-        result = StepResult(sessions, step.chunks, output.failed, self._costs(step, output, sessions, turn))
+        result = self._result(step, output, sessions, turn)
         self._planner.observe(result)
         return result
 
@@ -273,15 +273,16 @@ class EngineCore:
                 self._scheduler.kv.recomputed(session, recipe, features)
                 self._drafters.computed(session, features, now)
 
-    def _costs(
-        self, step: StepInput, output: StepOutput, sessions: Iterable[SessionResult], turn: TurnCosts | None
-    ) -> StepCosts:
+    def _result(
+        self, step: StepInput, output: StepOutput, sessions: Sequence[SessionResult], turn: TurnCosts | None
+    ) -> StepResult:
+        """Make the record of a step. It takes values of the output and not the output, whose features would live as long."""
         lap = self.stopwatch.lap(output.forward_s)
         drafts = self._drafters.counters.take()
         drafts.unverified_nodes += sum(session.reroot.cut for session in sessions)
         chunked = sum(chunk.num_tokens for chunk in step.chunks)
         recomputed = sum(chunk.num_tokens for chunk in step.chunks if chunk.recomputed)
-        return StepCosts(
+        return StepResult(
             tokens=step.tokens,
             kv_tokens=step.kv_tokens,
             prefill_tokens=chunked - recomputed,
@@ -296,6 +297,9 @@ class EngineCore:
             drafts=drafts,
             kv=self._scheduler.kv.counters.take(),
             turn=turn,
+            sessions=sessions,
+            chunks=step.chunks,
+            failed=output.failed,
         )
 
     def _submit(self, request: DecodeRequest) -> None:

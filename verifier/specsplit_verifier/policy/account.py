@@ -75,11 +75,10 @@ class Account:
 
     def _add(self, result: StepResult) -> None:
         self._steps += 1
-        costs = result.costs
-        seconds = (costs.waited_us + costs.forward_us + costs.host_us) * 1e-6
+        seconds = (result.waited_us + result.forward_us + result.host_us) * 1e-6
         committed = result.accepted + len(result.sessions)
         self._length.add(committed, len(result.sessions))
-        self._step_s.add(costs.forward_us * 1e-6)
+        self._step_s.add(result.forward_us * 1e-6)
         self._rate.add(committed, seconds)
         self._gain.add(self._ratio)
         for part in result.sessions:

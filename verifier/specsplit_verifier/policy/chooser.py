@@ -118,7 +118,7 @@ class StepChooser:
     def observe(self, result: StepResult) -> None:
         """A step is over."""
         self._asked = None  # a wait before a step beside prompts was for another step
-        self.host_s += SMOOTHING * (result.costs.host_us * 1e-6 - self.host_s)
+        self.host_s += SMOOTHING * (result.host_us * 1e-6 - self.host_s)
         self.account.stepped(result)
         for part in result.sessions:
             standing = self._standings.get(part.session)

@@ -183,9 +183,8 @@ class Planner:
 
     def observe(self, result: StepResult) -> None:
         """A step is over."""
-        costs = result.costs
-        if not (result.failed or costs.cold):  # what was tried in vain, or is cold, says nothing of others
-            self.cost.observe(costs.tokens + costs.others_tokens, costs.kv_tokens, costs.forward_us * 1e-6)
+        if not (result.failed or result.cold):  # what was tried in vain, or is cold, says nothing of others
+            self.cost.observe(result.tokens + result.others_tokens, result.kv_tokens, result.forward_us * 1e-6)
         self._chooser.observe(result)
         self._controller.observe(result)
 

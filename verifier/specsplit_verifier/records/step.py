@@ -11,7 +11,7 @@ from specsplit.errors import SpecsplitError
 from specsplit.features import Features
 from specsplit.model.pages.batch import Row
 from specsplit.ranks.lockstep import NOTHING, Proposal
-from specsplit.records import StepCosts
+from specsplit.records import StepRecord
 from specsplit.sampling import TokenCounts
 from specsplit.sessions import Finished, Tokens
 from specsplit.speculation import Commit, Draft
@@ -252,43 +252,16 @@ class SessionResult:
         return told.speculation
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult(StepRecord):
     """All that anybody may want to know of a step; metrics, spans and the page are made of it."""
 
-    sessions: Sequence[SessionResult]
-    """Sessions that brought a tree and got something for it."""
-    chunks: Sequence[ChunkInput]
-    failed: Mapping[int, SpecsplitError]
+    sessions: Sequence[SessionResult] = ()
+    chunks: Sequence[ChunkInput] = ()
+    failed: Mapping[int, SpecsplitError] = field(default_factory=dict[int, SpecsplitError])
     """By session, why it ended with this step."""
-    costs: StepCosts
 
     @property
     def prompts(self) -> Iterator[ChunkInput]:
         """Stretches of prompts that were read."""
         return (chunk for chunk in self.chunks if not chunk.recomputed)
-
-    @property
-    def drafted(self) -> int:
-        """Nodes verified."""
-        return sum(session.drafted for session in self.sessions)
-
-    @property
-    def accepted(self) -> int:
-        """Nodes accepted."""
-        return sum(session.accepted for session in self.sessions)
-
-    @property
-    def committed(self) -> int:
-        """Tokens that callers get."""
-        return sum(session.committed for session in self.sessions)
-
-    @property
-    def hits(self) -> int:
-        """Commits whose bonus was a node."""
-        return sum(session.hit is True for session in self.sessions)
-
-    @property
-    def misses(self) -> int:
-        """Commits whose bonus was none."""
-        return sum(session.hit is False for session in self.sessions)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.observe import TraceContext, Tracing
-from specsplit.records import StepCosts
 from specsplit.sessions import DecodeRequest
 from specsplit.values import SpeculationStatistics
 from specsplit_verifier.records.step import ChunkInput, SessionResult, StepResult
@@ -71,11 +70,11 @@ class Spans:
         """Make the spans of a step that is over."""
         chunks = [(traced, chunk) for chunk in result.prompts if (traced := self._sessions.get(chunk.session))]
         parts = [(traced, part) for part in result.sessions if (traced := self._sessions.get(part.session))]
-        if not chunks and not parts and not (result.costs.idle and self._sessions):
+        if not chunks and not parts and not (result.idle and self._sessions):
             return
         links = self._step(result) if self._tracing.wants(_STEPS) else []
         for traced, chunk in chunks:
-            self._chunk(traced, chunk, result.costs, links)
+            self._chunk(traced, chunk, result, links)
         for traced, part in parts:
             self._part(traced, part, result, links)
 
@@ -106,37 +105,36 @@ class Spans:
 
     def _step(self, result: StepResult) -> list[TraceContext]:
         """Make the span of the step itself, for others to link to."""
-        costs = result.costs
         context = self._tracing.batch(
             "step",
-            costs.began,
-            costs.ended,
+            result.began,
+            result.ended,
             attributes={
                 "sessions": len(result.sessions),
-                "tokens": costs.tokens,
-                "prefill_tokens": costs.prefill_tokens,
+                "tokens": result.tokens,
+                "prefill_tokens": result.prefill_tokens,
                 "drafted": result.drafted,
                 "accepted": result.accepted,
                 "committed": result.committed,
-                "forward_us": costs.forward_us,
-                "host_us": costs.host_us,
-                "waited_us": costs.waited_us,
-                "idle": costs.idle,
+                "forward_us": result.forward_us,
+                "host_us": result.host_us,
+                "waited_us": result.waited_us,
+                "idle": result.idle,
             },
         )
         return [] if context is None else [context]
 
-    def _chunk(self, traced: _Traced, chunk: ChunkInput, costs: StepCosts, links: Sequence[TraceContext]) -> None:
+    def _chunk(self, traced: _Traced, chunk: ChunkInput, result: StepResult, links: Sequence[TraceContext]) -> None:
         traced.chunks += 1
         if self._tracing.wants(_PARTS):
             attributes = {"first": chunk.first, "tokens": chunk.num_tokens}
             self._tracing.span(
-                "prefill_chunk", costs.began, costs.ended, parent=traced.prefill, attributes=attributes, links=links
+                "prefill_chunk", result.began, result.ended, parent=traced.prefill, attributes=attributes, links=links
             )
         over = traced.read is not None  # it was preempted, and is read again
         last = traced.prompt_tokens + traced.earlier - 1  # the first root
         if not over and chunk.first + chunk.num_tokens >= last:
-            self._prefilled(traced, costs.ended)
+            self._prefilled(traced, result.ended)
 
     def _prefilled(self, traced: _Traced, now: float, failure: str | None = None) -> float:
         """Make the span of the prefill, which is over at `now`."""
@@ -158,15 +156,14 @@ class Spans:
         return now
 
     def _part(self, traced: _Traced, part: SessionResult, result: StepResult, links: Sequence[TraceContext]) -> None:
-        costs = result.costs
         if traced.read is None:  # there was nothing to read
-            self._prefilled(traced, costs.began)
-        traced.committed, traced.totals = costs.ended, part.totals
+            self._prefilled(traced, result.began)
+        traced.committed, traced.totals = result.ended, part.totals
         if part.held_since is not None and self._tracing.wants(_PARTS):
             self._tracing.span(
                 "spec_wait",
                 part.held_since,
-                costs.began,
+                result.began,
                 parent=traced.decode,
                 attributes={"step": part.totals.steps, "wait_budget_us": part.plan.wait_budget_us},
                 links=links,
@@ -174,8 +171,8 @@ class Spans:
         if self._tracing.wants(_STEPS):
             self._tracing.span(
                 "spec_verify",
-                costs.began,
-                costs.ended,
+                result.began,
+                result.ended,
                 parent=traced.decode,
                 attributes=_verified(part, len(result.sessions)),
                 links=links,

@@ -42,7 +42,7 @@ class Telemetry:
     def step(self, result: StepResult) -> None:
         """Make metrics, spans and what watchers see of a step that is over."""
         if self.metrics.on:
-            self.metrics.step(result.costs, result.sessions)
+            self.metrics.step(result)
         self._spans.step(result)
         self.watching.stepped(result.sessions)
         for reader in self._readers:
