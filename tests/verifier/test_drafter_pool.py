@@ -19,7 +19,7 @@ from specsplit_verifier.drafters.pool import REFUSED_S, DrafterPool
 from specsplit_verifier.records.events import FromDrafter
 from specsplit_verifier.records.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.sessions.draft_session import NoDrafter
-from specsplit_verifier.sessions.drafter_record import DrafterRecord, Lately, Recently
+from specsplit_verifier.sessions.drafter_record import DrafterRecord, DrafterSums, Recently
 from specsplit_verifier.sessions.session import Session, StopRule
 
 LAYOUT = FeatureLayout(1, FeatureFormat.FP8_E4M3)
@@ -239,4 +239,4 @@ def test_what_a_drafter_brought_lately_is_forgotten_with_its_record() -> None:
     assert recently.look({key: first}, 10.0)[key].steps == 100
     assert recently.look({}, 11.0) == {}
     again = recently.look({key: DrafterRecord(sessions=1, steps=3, accepted=3)}, 12.0)
-    assert again == {key: Lately(steps=3, accepted=3)}, "a new record begins at 0"
+    assert again == {key: DrafterSums(steps=3, accepted=3)}, "a new record begins at 0"

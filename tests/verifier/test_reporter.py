@@ -23,8 +23,8 @@ ESTIMATE = Estimate(2.5, 0.02, 1e-4, 120.0, 100.0)
 D = "d", False
 
 
-def record(steps: int, accepted: int, hits: int = 0) -> DrafterRecord:
-    return DrafterRecord(1, 0, steps, accepted, hits)
+def record(steps: float, accepted: float, hits: int = 0) -> DrafterRecord:
+    return DrafterRecord(steps, accepted, hits, sessions=1)
 
 
 @given(st.lists(st.tuples(st.floats(0, 60), st.integers(0, 100)), min_size=1, max_size=10), st.integers(1, 5))
@@ -58,7 +58,7 @@ def test_half_of_it_counts_after_a_half_life_and_who_is_forgotten_is_left_out() 
     recently = Recently()
     recently.look({D: record(8, 16)}, 0.0)
     assert recently.look({D: record(8, 16)}, HALF_LIFE_S)[D].steps == pytest.approx(4)
-    gone = DrafterRecord(0, 0, 8, 16)
+    gone = DrafterRecord(steps=8, accepted=16)
     assert D in recently.look({D: gone}, 2 * HALF_LIFE_S)
     assert D not in recently.look({D: gone}, 20 * HALF_LIFE_S)
 
@@ -69,12 +69,12 @@ def statistics(drafters: dict[RecordKey, DrafterRecord], estimate: Estimate | No
 
 
 def test_a_report_names_the_controller_its_estimate_and_every_drafter_that_has_a_name_the_most_used_first() -> None:
-    first = DrafterRecord(2, steps=10, accepted=15, hits=9, held_s=0.5, round_trips=4, round_trip_s=0.1)
+    first = DrafterRecord(sessions=2, steps=10, accepted=15, hits=9, held_s=0.5, round_trips=4, round_trip_s=0.1)
     drafters = {
         ("h:1", False): first,
-        ("h:1", True): DrafterRecord(2, 1, steps=20, accepted=5, hits=1),
-        ("h:2", False): DrafterRecord(1),
-        ("gone:3", False): DrafterRecord(0, steps=10, accepted=20),
+        ("h:1", True): DrafterRecord(sessions=2, movable=1, steps=20, accepted=5, hits=1),
+        ("h:2", False): DrafterRecord(sessions=1),
+        ("gone:3", False): DrafterRecord(steps=10, accepted=20),
     }
     control, launched = Control(Adaptive.GOODPUT, 32), Plan(num_steps=5)
     reporter = Reporter(launched, lambda: statistics(drafters, ESTIMATE), lambda: control, ManualClock())
@@ -102,7 +102,7 @@ def test_a_verifier_that_has_done_nothing_yet_says_so() -> None:
 
 
 def test_of_more_drafters_than_a_heartbeat_may_name_the_least_used_are_left_out() -> None:
-    drafters = {(f"h:{i}", False): DrafterRecord(1, steps=i + 1) for i in range(MAX_MEMBERS + 2)}
+    drafters = {(f"h:{i}", False): DrafterRecord(sessions=1, steps=i + 1) for i in range(MAX_MEMBERS + 2)}
     reporter = Reporter(Plan(), lambda: statistics(drafters), lambda: Control(Adaptive.STATIC), ManualClock())
     reporter.names = {address: f"d{address}" for address, _ in drafters}
     message = report_to_wire(reporter.report())
@@ -111,7 +111,7 @@ def test_of_more_drafters_than_a_heartbeat_may_name_the_least_used_are_left_out(
 
 
 def test_a_longer_wait_than_a_report_can_hold_costs_the_verifier_not_its_place_in_the_cluster() -> None:
-    slow = DrafterRecord(1, steps=1, held_s=7200.0, round_trips=1, round_trip_s=7200.0)
+    slow = DrafterRecord(sessions=1, steps=1, held_s=7200.0, round_trips=1, round_trip_s=7200.0)
     reporter = Reporter(
         Plan(), lambda: statistics({("h:1", False): slow}), lambda: Control(Adaptive.STATIC), ManualClock()
     )

@@ -60,6 +60,9 @@ numbers = st.integers(0, 40)
 @given(st.lists(st.tuples(numbers, numbers, numbers), max_size=6))
 def test_nobody_is_left_out_and_what_is_equal_stays_in_order(told: list[tuple[int, int, int]]) -> None:
     drafters = DRAFTERS[: len(told)]
-    records = {(each.address, False): DrafterRecord(*numbers) for each, numbers in zip(drafters, told, strict=True)}
+    records = {
+        (each.address, False): DrafterRecord(steps, accepted, sessions=sessions)
+        for each, (sessions, steps, accepted) in zip(drafters, told, strict=True)
+    }
     assert sorted(spread(drafters, records, sampled=False), key=drafters.index) == drafters
     assert spread(drafters, {}, sampled=False) == drafters

@@ -10,7 +10,7 @@ from specsplit.values import Control, DrafterReport, Estimate, Plan, Speculation
 from specsplit.wire.limits import MAX_MEMBERS
 from specsplit.wire.speculation import MOST_SECONDS
 from specsplit_verifier.engine.core import EngineStatistics
-from specsplit_verifier.sessions.drafter_record import DrafterRecord, Lately, Recently
+from specsplit_verifier.sessions.drafter_record import DrafterRecord, DrafterSums, Recently
 
 
 class Reporter:
@@ -63,7 +63,7 @@ def _most_used(told: Iterable[DrafterReport]) -> tuple[DrafterReport, ...]:
     return tuple(sorted(told, key=lambda each: -each.steps)[:MAX_MEMBERS])
 
 
-def _told(member_id: str, sampled: bool, record: DrafterRecord, lately: Lately) -> DrafterReport:
+def _told(member_id: str, sampled: bool, record: DrafterRecord, lately: DrafterSums) -> DrafterReport:
     steps, trips = lately.steps, lately.round_trips
     return DrafterReport(
         member_id=member_id,

@@ -16,26 +16,44 @@ RecordKey = tuple[str, bool]
 
 
 @dataclass(slots=True)
-class DrafterRecord:
-    """Sums over all that one drafter has done for greedy, or for sampled, sessions of a verifier.
+class DrafterSums:
+    """Sums over the steps of one drafter: over all of them, or over the last, where what is older counts less and less."""
 
-    They only go up, but for the first two.
-    """
+    steps: float = 0
+    """Session steps that ended with a commit to it."""
+    accepted: float = 0
+    """Nodes of the drafter accepted in these steps."""
+    hits: float = 0
+    held_s: float = 0.0
+    """For how long sessions were held back for it."""
+    round_trips: float = 0
+    round_trip_s: float = 0.0
+    """Seconds that the round trips took, the sum."""
+
+    def followed_by(self, before: DrafterSums, now: DrafterSums, share: float) -> DrafterSums:
+        """`share` of these sums, and what came between two looks at the record, or since it was begun anew."""
+        if now.steps < before.steps:
+            before = NOTHING
+        columns = [(getattr(self, name), getattr(now, name), getattr(before, name)) for name in DrafterSums.__slots__]
+        return DrafterSums(*(share * each + after - earlier for each, after, earlier in columns))
+
+
+NOTHING = DrafterSums()
+
+
+@dataclass(slots=True)
+class DrafterRecord(DrafterSums):
+    """All that one drafter has done for greedy, or for sampled, sessions of a verifier. The sums only go up."""
 
     sessions: int = 0
     """Sessions that the drafter drafts for now."""
     movable: int = 0
     """Sessions among these whose callers asked for no kind of drafter."""
-    steps: int = 0
-    """Session steps that ended with a commit to it."""
-    accepted: int = 0
-    """Nodes of the drafter accepted in these steps."""
-    hits: int = 0
-    held_s: float = 0.0
-    """For how long sessions were held back for it."""
-    round_trips: int = 0
-    round_trip_s: float = 0.0
-    """Seconds that the round trips took, the sum."""
+
+    @property
+    def sums(self) -> DrafterSums:
+        """The sums as they stand."""
+        return DrafterSums(*(getattr(self, name) for name in DrafterSums.__slots__))
 
     def begin(self, *, movable: bool) -> None:
         """Note that the drafter drafts for one more session."""
@@ -59,53 +77,20 @@ class DrafterRecord:
         self.round_trip_s += seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Lately:
-    """Sums of a DrafterRecord in which what is older counts less and less."""
-
-    steps: float = 0.0
-    accepted: float = 0.0
-    hits: float = 0.0
-    held_s: float = 0.0
-    round_trips: float = 0.0
-    round_trip_s: float = 0.0
-
-    @classmethod
-    def of(cls, record: DrafterRecord) -> Lately:
-        """The sums as they stand."""
-        return cls(record.steps, record.accepted, record.hits, record.held_s, record.round_trips, record.round_trip_s)
-
-    def followed_by(self, before: Lately, now: Lately, share: float) -> Lately:
-        """`share` of these sums, and what came between two looks at the record, or since it was begun anew."""
-        if now.steps < before.steps:
-            before = NOTHING
-        return Lately(
-            share * self.steps + now.steps - before.steps,
-            share * self.accepted + now.accepted - before.accepted,
-            share * self.hits + now.hits - before.hits,
-            share * self.held_s + now.held_s - before.held_s,
-            share * self.round_trips + now.round_trips - before.round_trips,
-            share * self.round_trip_s + now.round_trip_s - before.round_trip_s,
-        )
-
-
-NOTHING = Lately()
-
-
 class Recently:
     """Looks at the records now and then, and knows what drafters brought lately. Pure: time is an argument."""
 
     def __init__(self) -> None:
-        self._seen: dict[RecordKey, Lately] = {}
+        self._seen: dict[RecordKey, DrafterSums] = {}
         """The sums of each record at the latest look."""
-        self._lately: dict[RecordKey, Lately] = {}
+        self._lately: dict[RecordKey, DrafterSums] = {}
         self._at = 0.0
 
-    def look(self, records: Mapping[RecordKey, DrafterRecord], now: float) -> Mapping[RecordKey, Lately]:
+    def look(self, records: Mapping[RecordKey, DrafterRecord], now: float) -> Mapping[RecordKey, DrafterSums]:
         """What every drafter brought lately; those forgotten and without sessions are left out."""
         share = 0.5 ** ((now - self._at) / HALF_LIFE_S)
         self._at = now
-        sums = {key: Lately.of(record) for key, record in records.items()}
+        sums = {key: record.sums for key, record in records.items()}
         self._lately = {
             key: self._lately.get(key, NOTHING).followed_by(self._seen.get(key, NOTHING), lately, share)
             for key, lately in sums.items()
