@@ -15,7 +15,7 @@ from specsplit.records import StepRecord
 from specsplit.sampling import TokenCounts
 from specsplit.sessions import Finished, Tokens
 from specsplit.speculation import Commit, Draft
-from specsplit.values import Miss, NoDrafts, NoDraftsCause, Plan, Sampling, SpeculationStatistics, TokenLogprob
+from specsplit.values import Miss, NoDraftsCause, Plan, Sampling, TokenLogprob
 from specsplit_verifier.records.feed import Recipe
 
 
@@ -196,8 +196,6 @@ class SessionResult:
     """What people are told of the plan, where a controller spends less than it; None: the plan."""
     undrafted: NoDraftsCause | None = None
     """Why the draft was its root alone; None: it was not."""
-    no_drafts: NoDrafts | None = None
-    """Why the steps of the session so far had no drafts, if that is told with this step; None too: they had some."""
 
     @property
     def drafter_ready(self) -> bool:
@@ -245,11 +243,11 @@ class SessionResult:
         return self.attached and self.plan.speculates
 
     @property
-    def totals(self) -> SpeculationStatistics:
-        """Sums up to and including this step."""
-        told = self.output or self.finished
-        assert told is not None, "a session that goes on has got a token"
-        return told.speculation
+    def reply(self) -> Tokens | Finished:
+        """What its caller gets first: tokens, or the end if there are none. It has the sums up to and including this step."""
+        reply = self.output or self.finished
+        assert reply is not None, "a session that goes on has got a token"
+        return reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,14 +158,14 @@ class Spans:
     def _part(self, traced: _Traced, part: SessionResult, result: StepResult, links: Sequence[TraceContext]) -> None:
         if traced.read is None:  # there was nothing to read
             self._prefilled(traced, result.began)
-        traced.committed, traced.totals = result.ended, part.totals
+        traced.committed, traced.totals = result.ended, part.reply.speculation
         if part.held_since is not None and self._tracing.wants(_PARTS):
             self._tracing.span(
                 "spec_wait",
                 part.held_since,
                 result.began,
                 parent=traced.decode,
-                attributes={"step": part.totals.steps, "wait_budget_us": part.plan.wait_budget_us},
+                attributes={"step": part.reply.speculation.steps, "wait_budget_us": part.plan.wait_budget_us},
                 links=links,
             )
         if self._tracing.wants(_STEPS):
@@ -181,7 +181,7 @@ class Spans:
 
 def _verified(part: SessionResult, batch_size: int) -> dict[str, int | bool]:
     return {
-        "step": part.totals.steps,
+        "step": part.reply.speculation.steps,
         "num_draft_tokens": part.drafted + 1,
         "num_correct_drafts": part.accepted,
         "accepted_tokens": part.accepted,

@@ -43,8 +43,8 @@ def watched_step(result: SessionResult, tree: TreeView) -> WatchedStep:
         draft.positions[0],
         commit.number if commit else 0,
         result.told,
-        result.totals,
-        result.no_drafts,
+        result.reply.speculation,
+        result.reply.no_drafts,
     )
 
 

@@ -222,5 +222,4 @@ class Session:
             tree,
             shown,
             undrafted,
-            no_drafts,
         )
