@@ -16,8 +16,8 @@ from specsplit.speculation import Grow, Mirror, Original
 from specsplit.values import Plan
 from specsplit_drafter.drafts.calibration import DistanceCalibration
 from specsplit_drafter.drafts.proposer import Children
+from specsplit_drafter.growth.cost_benefit import CostBenefit
 from specsplit_drafter.growth.growth import Growth, choose
-from specsplit_drafter.growth.worth import Worth
 
 SIZES = (256, 1024, 8192)
 BRANCHING = 16
@@ -46,7 +46,7 @@ def children_of(count: int, children: int, rng: np.random.Generator) -> Children
 def growth() -> Growth:
     """A session of a drafter that has grown nothing yet, and whose candidates all become nodes."""
     return Growth(
-        Original(1, 0, 0, AMPLE), Plan(num_steps=DEPTH), 64, Worth(price_s=1e-15), DistanceCalibration(), AMPLE
+        Original(1, 0, 0, AMPLE), Plan(num_steps=DEPTH), 64, CostBenefit(price_s=1e-15), DistanceCalibration(), AMPLE
     )
 
 
@@ -55,7 +55,7 @@ def expand(session: Growth, width: int, found: Children) -> list[Grow]:
     ((_, slots),) = choose([session], width, AMPLE)
     if len(slots) < len(found.tokens):
         found = Children(found.tokens[: len(slots)], found.log_probabilities[: len(slots)])
-    session.expanded(found)
+    session.add_children(found)
     return session.flush(math.inf)  # all of it, however soon behind the last
 
 

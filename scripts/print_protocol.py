@@ -20,7 +20,7 @@ from specsplit.draft_events import FeaturesRead
 from specsplit.features import Features
 from specsplit.rpc.catalogue import CODES
 from specsplit.speculation import TRANSITIONS, Commit, Event, Grow, Side, State
-from specsplit.speculation.states import Protocol
+from specsplit.speculation.states import StateMachine
 from specsplit.v1 import cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 
 PROTOS = ROOT / "protos"
@@ -139,7 +139,7 @@ def _diagram(side: Side) -> Iterator[str]:
             arrows.setdefault((before, after), []).append(event.value)
     yield "```mermaid"
     yield "stateDiagram-v2"
-    yield f"    [*] --> {Protocol(0, side).state.value}"
+    yield f"    [*] --> {StateMachine(0, side).state.value}"
     for (before, after), events in arrows.items():
         yield f"    {before.value} --> {after.value}: {', '.join(events)}"
     yield "```"

@@ -50,7 +50,7 @@ class Drafter:
                 self.table.handle((stream, session), event)
         self._tell()
         before = self.expansions
-        seconds = sum(self._expand() for _ in range(self.table.at_once))
+        seconds = sum(self._expand() for _ in range(self.table.expansions_per_message))
         if self.expansions == before:
             self._tell()
             self._awake = False
@@ -59,13 +59,13 @@ class Drafter:
 
     def _expand(self) -> float:
         """Expand once; how long that takes."""
-        nodes = self.table.step()
+        nodes = self.table.expand()
         if nodes == 0:
             return 0.0
         seconds = self._curve.seconds(nodes)
         self.expansions += 1
         self.busy_s += seconds
-        self.table.expansions.took(seconds)
+        self.table.expansion_cost.observe(seconds)
         return seconds
 
     def _expanded(self) -> None:

@@ -22,10 +22,10 @@ from specsplit.tree import TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Sampling, Stopping, Vocabulary
 from specsplit_drafter.drafts.proposer import (
     UNBOUNDED,
-    Advance,
+    AppliedCommit,
     Children,
-    Frontier,
-    NoFeatures,
+    FrontierPart,
+    ProposerDefaults,
     ProposerPages,
     SessionKey,
 )
@@ -59,7 +59,7 @@ class ReplayTarget:
         return StepOutput(accepted)
 
 
-class ReplayProposer(NoFeatures):
+class ReplayProposer(ProposerDefaults):
     """A drafter that says what was recorded. A session's seed is the number of its request in the trace.
 
     Of what hangs below a wrong token nothing was recorded; it is drawn as if it hung at the right one of its depth, with no right child.
@@ -79,14 +79,14 @@ class ReplayProposer(NoFeatures):
         """Begin a session."""
         self._sessions[session] = tree, sampling.seed
 
-    def commit(self, session: SessionKey, advance: Advance) -> None:
+    def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         """Follow a commit: the tree has been rerooted, and there is nothing else."""
 
     def pending(self, session: SessionKey) -> int:
         """Zero: there is no context to read."""
         return 0
 
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[Children]:
         """Say what was recorded of each node."""
         return [self._expand(*self._sessions[part.session], part.slots.tolist()) for part in frontier]
 

@@ -9,7 +9,15 @@ import numpy as np
 from specsplit.features import FeatureLayout, Features
 from specsplit.tree import Ints, TokenTree
 from specsplit.values import DrafterInfo, Sampling
-from specsplit_drafter.drafts.proposer import Advance, Children, Expanded, Frontier, Proposer, ProposerPages, SessionKey
+from specsplit_drafter.drafts.proposer import (
+    AppliedCommit,
+    Children,
+    ExpansionOutcome,
+    FrontierPart,
+    Proposer,
+    ProposerPages,
+    SessionKey,
+)
 
 ALL_BUT_SURE = -1e-4
 """Log-probability of a right token."""
@@ -27,7 +35,7 @@ class RightProposer:
         self._proposer = proposer
         self._texts = texts
         self._trees: dict[SessionKey, TokenTree] = {}
-        self.turns = proposer.turns
+        self.group = proposer.group
         self.graphs = proposer.graphs
         self.max_depth = proposer.max_depth
         self.redraws = proposer.redraws
@@ -52,10 +60,10 @@ class RightProposer:
         self._proposer.open(session, tree, tokens, sampling, prompt_tokens)
         self._trees[session] = tree
 
-    def commit(self, session: SessionKey, advance: Advance) -> None:
-        self._proposer.commit(session, advance)
+    def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
+        self._proposer.commit(session, applied)
 
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[ExpansionOutcome]:
         """What the proposer says, but for wrong tokens."""
         found = self._proposer.expand(frontier)
         return [
@@ -63,7 +71,7 @@ class RightProposer:
             for part, children in zip(frontier, found, strict=True)
         ]
 
-    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+    def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         """Do nothing: nothing is drawn below a frontier."""
 
     def close(self, session: SessionKey) -> None:
@@ -82,7 +90,7 @@ class RightProposer:
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:
         return self._proposer.take_read()
 
-    def _right(self, part: Frontier, children: Children) -> Children:
+    def _right(self, part: FrontierPart, children: Children) -> Children:
         text, positions = self._texts[part.session[1]], self._trees[part.session].positions
         wanted = np.array([following(text, int(positions[slot])) for slot in part.slots])
         right = (children.tokens == wanted[:, None]) & np.isfinite(children.log_probabilities)

@@ -68,12 +68,12 @@ class Commit:
         return self.tokens[-1]
 
 
-class Outlook(NamedTuple):
+class Forecast(NamedTuple):
     """What a step over a draft should bring."""
 
     expected_length: float
     """Expected accept_length: the bonus and the expected drafts."""
-    open_ends: float
+    leaf_survival: float
     """Probability that the target goes on behind a node below which the draft has nothing: what further nodes may still bring."""
 
 
@@ -102,11 +102,11 @@ class Draft:
         return [0.0, *(own - log_survivals[up] for own, up in zip(log_survivals[1:], self.parents[1:], strict=True))]
 
     @property
-    def outlook(self) -> Outlook:
+    def forecast(self) -> Forecast:
         """What the target should make of it."""
         probabilities, inner = [math.exp(log_survival) for log_survival in self.log_survivals], set(self.parents)
         ends = math.fsum(probability for i, probability in enumerate(probabilities) if i not in inner)
-        return Outlook(math.fsum(probabilities), ends)
+        return Forecast(math.fsum(probabilities), ends)
 
     def first(self, count: int) -> Draft:
         """Keep the first `count` tokens. Where nodes stand best first, these are the best draft of so many."""

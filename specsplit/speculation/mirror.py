@@ -16,12 +16,12 @@ from typing import Final, NoReturn
 import numpy as np
 
 from specsplit.speculation.events import Commit, Draft, Grow
-from specsplit.speculation.states import Event, Protocol, Side, State
+from specsplit.speculation.states import Event, Side, State, StateMachine
 from specsplit.speculation.trail import Trail
 from specsplit.tree import LEAST_EDGE, ROOT, Ints, TokenTree, are_edges, link
 
 MAX_ID: Final = 2**63 - 1
-AT_ONCE: Final = 32
+BULK_FROM: Final = 32
 """From so many nodes on it is faster to hang them at once than one by one."""
 
 
@@ -29,7 +29,7 @@ class Mirror:
     """One session's speculation as the verifier knows it. Holds at most `max_nodes` live nodes, root not counted."""
 
     def __init__(self, session: int, root_token: int, root_position: int, max_nodes: int, vocab_size: int) -> None:
-        self._protocol = Protocol(session, Side.MIRROR)
+        self._machine = StateMachine(session, Side.MIRROR)
         self.tree = TokenTree(root_token, root_position)
         self.max_nodes = max_nodes
         self.vocab_size = vocab_size
@@ -46,7 +46,7 @@ class Mirror:
     @property
     def state(self) -> State:
         """State of the protocol on this side."""
-        return self._protocol.state
+        return self._machine.state
 
     @property
     def acknowledged(self) -> int:
@@ -60,14 +60,14 @@ class Mirror:
         from the future or the past, ids not ascending, a token outside the vocabulary, a bad edge, the same (parent, token) twice, more
         than max_nodes, or another edge for a node that was never grown.
         """
-        self._protocol.advance(Event.GROW)
+        self._machine.advance(Event.GROW)
         if self.state is State.CLOSED:
             return 0
         self._acknowledge(grow.commits)
         self._preview = None
         live_before = len(self.tree)
-        if grow.ids and (len(grow.ids) < AT_ONCE or not self._grow_at_once(grow)):
-            self._grow_in_order(grow)
+        if grow.ids and (len(grow.ids) < BULK_FROM or not self._grow_bulk(grow)):
+            self._grow_one_by_one(grow)
         if grow.rescored:
             self._rescore(grow)
         if grow.commits == self.commits:
@@ -75,7 +75,7 @@ class Mirror:
             self.resting = grow.resting
         return len(self.tree) - live_before
 
-    def _grow_at_once(self, grow: Grow) -> bool:
+    def _grow_bulk(self, grow: Grow) -> bool:
         """Apply a long grow with nothing unusual in it. False, and nothing has changed, if it must be looked at in order."""
         if not self.seen < grow.ids[0] <= grow.ids[-1] <= MAX_ID:
             return False
@@ -97,28 +97,28 @@ class Mirror:
             or len(self.tree) + count > self.max_nodes
         ):
             return False
-        slots = self._parents_at_once(ids, parents)
+        slots = self._slots_of_parents(ids, parents)
         if slots is None or not self.tree.extend(ids, slots, tokens, edges):
             return False
         self.seen = grow.ids[-1]
         return True
 
-    def _parents_at_once(self, ids: Ints, parents: Ints) -> Ints | None:
+    def _slots_of_parents(self, ids: Ints, parents: Ints) -> Ints | None:
         """Look up the slots of the parents of these nodes; None if one is neither live nor the root nor among the nodes."""
         return self.tree.find_all(np.where(parents == 0, self.tree.root_id, parents), ids)
 
-    def _grow_in_order(self, grow: Grow) -> None:
+    def _grow_one_by_one(self, grow: Grow) -> None:
         """Apply a grow node by node. Of most late ones nothing is known but that their parents are gone, so they cost a look each."""
         tree, trail_ids, free_nodes, known = self.tree, self._trail.ids, self.max_nodes - len(self.tree), self.seen
         found = ((parent_id, self._slot(parent_id)) for parent_id in set(grow.parents) if parent_id <= known)
         slots = {parent_id: slot for parent_id, slot in found if slot is not None}
-        links, sound = tree.links_below(slots.values()), self._sound(grow)
+        links, valid = tree.links_below(slots.values()), self._count_valid(grow)
         nodes = zip(grow.ids, grow.parents, grow.tokens, grow.edges, strict=True)
-        for node_id, parent_id, token, edge in islice(nodes, sound):
+        for node_id, parent_id, token, edge in islice(nodes, valid):
             self.seen = node_id
             parent = slots.get(parent_id)
             if parent is None:  # late: its parent is gone, or has been committed
-                if (parent_id in trail_ids or parent_id == 0) and self._follow(node_id, parent_id, token):
+                if (parent_id in trail_ids or parent_id == 0) and self._place_late(node_id, parent_id, token):
                     slots[node_id] = ROOT
                 continue
             new = link(parent, token)
@@ -128,9 +128,9 @@ class Mirror:
             links.add(new)
             slots[node_id] = tree.add(parent, node_id, token, edge)
         for node in nodes:
-            self._refuse_unsound(*node)
+            self._refuse_invalid(*node)
 
-    def _sound(self, grow: Grow) -> int:
+    def _count_valid(self, grow: Grow) -> int:
         """Count the nodes before the first that no tree could hold, whatever is in it."""
         ids, parents, tokens, edges = grow.ids, grow.parents, grow.tokens, grow.edges
         if (
@@ -157,15 +157,15 @@ class Mirror:
         """Give nodes other edges. Those that are gone or committed are let pass."""
         ids, edges = grow.rescored, grow.new_edges
         if not 0 < ids[0] <= ids[-1] <= self.seen or not all(map(lt, ids, ids[1:])):
-            self._protocol.refuse(
+            self._machine.refuse(
                 Event.GROW, f"rescored_ids: do not ascend from 1 to at most {self.seen}, the last grown"
             )
-        if len(ids) < AT_ONCE:
+        if len(ids) < BULK_FROM:
             self._rescore_one_by_one(ids, edges)
             return
         wanted, changed = np.fromiter(ids, np.int64, len(ids)), np.fromiter(edges, np.float64, len(edges))
         if not are_edges(changed):
-            self._refuse_edge("new_edges", _unsound(edges))
+            self._refuse_edge("new_edges", _first_invalid(edges))
         known = self.tree.ids
         slots = np.minimum(known.searchsorted(wanted), len(known) - 1)
         live = (known.take(slots) == wanted) & (slots > ROOT)
@@ -173,7 +173,7 @@ class Mirror:
 
     def _rescore_one_by_one(self, ids: Sequence[int], edges: Sequence[float]) -> None:
         if not all(LEAST_EDGE <= edge <= 0.0 for edge in edges):
-            self._refuse_edge("new_edges", _unsound(edges))
+            self._refuse_edge("new_edges", _first_invalid(edges))
         slots = [self.tree.find(node_id) for node_id in ids]
         live = [(slot, edge) for slot, edge in zip(slots, edges, strict=True) if slot]  # neither None nor the root
         self.tree.rescore([slot for slot, _ in live], [edge for _, edge in live])
@@ -185,41 +185,41 @@ class Mirror:
             return self.tree.find(parent_id)
         return ROOT if index == self._trail.last else None
 
-    def _follow(self, node_id: int, parent_id: int, token: int) -> bool:
+    def _place_late(self, node_id: int, parent_id: int, token: int) -> bool:
         """Place a late node below the trail: the token there gets its id, or the node is dropped. Tell whether it is the root."""
         index = 0 if parent_id == 0 else self._trail.ids[parent_id]
         if self._trail.tokens[index + 1] != token:
             return False  # it left the committed path
         if not self._trail.name(index + 1, node_id):
-            self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
+            self._machine.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
         if index + 1 < self._trail.last:
             return False
         self.tree.name_root(node_id)
         return True
 
-    def _refuse_unsound(self, node_id: int, parent: int, token: int, edge: float) -> NoReturn:
+    def _refuse_invalid(self, node_id: int, parent: int, token: int, edge: float) -> NoReturn:
         if node_id <= self.seen:
-            self._protocol.refuse(Event.GROW, f"ids: {node_id} is not above {self.seen}")
+            self._machine.refuse(Event.GROW, f"ids: {node_id} is not above {self.seen}")
         if not 0 <= parent < node_id:
-            self._protocol.refuse(Event.GROW, f"parents: {parent} is not 0 or an id below {node_id}")
+            self._machine.refuse(Event.GROW, f"parents: {parent} is not 0 or an id below {node_id}")
         if node_id > MAX_ID:
-            self._protocol.refuse(Event.GROW, f"ids: {node_id} is above {MAX_ID}")
+            self._machine.refuse(Event.GROW, f"ids: {node_id} is above {MAX_ID}")
         if not 0 <= token < self.vocab_size:
-            self._protocol.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
+            self._machine.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
         self._refuse_edge("edges", edge)
 
     def _refuse_edge(self, field: str, edge: float) -> NoReturn:
-        self._protocol.refuse(Event.GROW, f"{field}: {edge} is not in {LEAST_EDGE:g}..0")
+        self._machine.refuse(Event.GROW, f"{field}: {edge} is not in {LEAST_EDGE:g}..0")
 
     def _refuse_node(self, parent: int, token: int) -> NoReturn:
         if self.tree.child(parent, token) is not None:
-            self._protocol.refuse(Event.GROW, f"node {self.tree.id_of(parent)} already has a child with token {token}")
-        self._protocol.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
+            self._machine.refuse(Event.GROW, f"node {self.tree.id_of(parent)} already has a child with token {token}")
+        self._machine.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
 
     def _acknowledge(self, commits: int) -> None:
         """Forget the trail before the root of commit number `commits`, which the drafter has seen."""
         if not self.acknowledged <= commits <= self.commits:
-            self._protocol.refuse(Event.GROW, f"commits: is {commits}, expected {self.acknowledged}..{self.commits}")
+            self._machine.refuse(Event.GROW, f"commits: is {commits}, expected {self.acknowledged}..{self.commits}")
         self._trail.forget(commits)
 
     def mark_busy(self) -> None:
@@ -246,14 +246,14 @@ class Mirror:
     def take(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
         """Take the best nodes for a step, which is in flight from now until `commit`."""
         draft = self.preview(num_draft_tokens, topk, num_steps)
-        self._protocol.advance(Event.TAKE)
+        self._machine.advance(Event.TAKE)
         return draft
 
     def __len__(self) -> int:
         """Live nodes, root not counted."""
         return len(self.tree)
 
-    def leads_on(self, draft: Draft, path: Sequence[int]) -> bool:
+    def has_nodes_below(self, draft: Draft, path: Sequence[int]) -> bool:
         """Tell whether something hangs below the last node of `path` (indices into `draft`, root first)."""
         return self.tree.has_children(self._deepest(draft, path))
 
@@ -267,7 +267,7 @@ class Mirror:
 
     def commit(self, draft: Draft, path: Sequence[int], bonus: int) -> tuple[Commit, bool]:
         """Reroot to `bonus` behind the accepted `path` (indices into `draft`, root first): the event to send, and whether it was a hit."""
-        self._protocol.advance(Event.COMMIT)
+        self._machine.advance(Event.COMMIT)
         accepted = [draft.ids[i] for i in path[1:]]
         tokens = (*(draft.tokens[i] for i in path[1:]), bonus)
         hit = self.tree.reroot(self._deepest(draft, path), bonus) is not None
@@ -279,9 +279,9 @@ class Mirror:
 
     def close(self) -> None:
         """End the session here; what the drafter had in flight is let pass."""
-        self._protocol.advance(Event.CLOSE)
+        self._machine.advance(Event.CLOSE)
 
 
-def _unsound(edges: Sequence[float]) -> float:
+def _first_invalid(edges: Sequence[float]) -> float:
     """The first that is no edge."""
     return next(edge for edge in edges if not LEAST_EDGE <= edge <= 0.0)

@@ -74,7 +74,7 @@ TRANSITIONS: dict[tuple[Side, State, Event], State] = {
 """Every legal (side, state, event) and the state it leads to; anything else raises IllegalEvent."""
 
 
-class Protocol:
+class StateMachine:
     """The state of one copy, moved only along the table."""
 
     __slots__ = ("session", "side", "state")

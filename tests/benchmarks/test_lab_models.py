@@ -61,7 +61,7 @@ def test_with_levels_drawn_in_one_go_the_text_is_the_targets_own(
     drafters = (DrafterSpec(kind, expand_levels=4),)
     laboratory = Laboratory(replace(SHORT, drafters=drafters, link=Link(2.5), temperature=temperature), source)
     (drafter,) = laboratory.drafters
-    drafter.table.expansions.level_cost = Always()
+    drafter.table.expansion_cost.level_cost = Always()
     for entry in laboratory.run().entries:
         assert [*entry.request.tokens, *entry.tokens] == source.truth(entry.request)
     assert sum(accepted(laboratory)) > 0

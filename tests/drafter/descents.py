@@ -12,7 +12,7 @@ import numpy as np
 from specsplit.tree import Ints, Scores, as_sent
 from specsplit.values import Sampling
 from specsplit_drafter.drafts.calibration import DistanceCalibration
-from specsplit_drafter.drafts.proposer import Children, Frontier, Level, Scoring
+from specsplit_drafter.drafts.proposer import Children, DrawnLevel, FrontierPart, Scoring
 from specsplit_drafter.kinds.heads import HeadModel
 from specsplit_drafter.kinds.model_proposer import ModelProposer
 from specsplit_drafter.kinds.standalone import StandaloneModel
@@ -62,11 +62,11 @@ class Twin:
                 assert session.expand(*ids) is not None
         return session
 
-    def frontiers(self, width: int) -> list[Frontier]:
+    def frontiers(self, width: int) -> list[FrontierPart]:
         """What is expanded first: a root of the first session, and of the others nodes of several depths."""
         ids = [(), *[(2, 3, 4)[: number + 1] for number in range(1, len(self.sessions))]]
         return [
-            Frontier(part.session, part.slots, self.scoring(number, part.slots, width))
+            FrontierPart(part.session, part.slots, self.scoring(number, part.slots, width))
             for number, part in enumerate(self.sessions[number].frontier(*each) for number, each in enumerate(ids))
         ]
 
@@ -81,13 +81,13 @@ class Twin:
         """Positions of nodes."""
         return self.sessions[number].original.tree.positions.take(slots)
 
-    def hang(self, number: int, above: Ints, level: Level) -> Ints:
+    def hang(self, number: int, above: Ints, level: DrawnLevel) -> Ints:
         """Make nodes of a level below nodes with these slots; their slots."""
         original = self.sessions[number].original
         parents = above.take(level.parents)
         known = original.tree.children(parents, level.tokens)
         new = (known < 0).nonzero()[0]
-        original.grow_at_once(parents.take(new), level.tokens.take(new), np.full(len(new), -1.0))
+        original.grow(parents.take(new), level.tokens.take(new), np.full(len(new), -1.0))
         return original.tree.children(parents, level.tokens)
 
 
@@ -104,8 +104,8 @@ class Above:
         """Choose the children that should be drawn: rows of their parents, tokens and scores, likeliest first."""
         raw = children.log_probabilities
         scores = self.scores[:, None] + as_sent(calibration.log_probabilities(raw, self.distances))
-        fitting = np.isfinite(raw) & (scores >= scoring.floor) & (self.positions[:, None] + 1 < scoring.deepest)
-        rows, columns = fitting.nonzero()
+        padded_length = np.isfinite(raw) & (scores >= scoring.floor) & (self.positions[:, None] + 1 < scoring.deepest)
+        rows, columns = padded_length.nonzero()
         order = np.argsort(-scores[rows, columns], kind="stable")[: scoring.width]
         rows, columns = rows[order], columns[order]
         return rows, children.tokens[rows, columns], scores[rows, columns]
@@ -153,5 +153,5 @@ def check(one: Twin, other: Twin, levels: int, width: int, apart: float = APART)
             assert (level.parents.tolist(), level.tokens.tolist()) == (rows.tolist(), tokens.tolist())
             chosen[number] = above[number].below(other.hang(number, above[number].slots, level), rows, scores)
         above = chosen
-        theirs = other.proposer.expand([Frontier((1, number), nodes.slots) for number, nodes in above.items()])
+        theirs = other.proposer.expand([FrontierPart((1, number), nodes.slots) for number, nodes in above.items()])
     return found

@@ -8,7 +8,7 @@ import numpy as np
 
 from specsplit.tree import ROOT, TokenTree
 from specsplit_drafter.drafts.calibration import DistanceCalibration
-from specsplit_drafter.drafts.proposer import Children, Level
+from specsplit_drafter.drafts.proposer import Children, DrawnLevel
 from specsplit_drafter.growth.candidates import CandidatePool
 
 
@@ -17,7 +17,7 @@ def test_of_an_expansion_of_several_levels_each_node_keeps_its_own_children_and_
 ):
     tokens, raw = np.array([[1, 2]]), np.array([[-0.5, -1.0]])
     copied = np.zeros(64)  # what came from the device in one piece
-    level = Level(np.array([0]), np.array([1]), Children(tokens, copied[:2].reshape(1, 2)))
+    level = DrawnLevel(np.array([0]), np.array([1]), Children(tokens, copied[:2].reshape(1, 2)))
     tree = TokenTree(7, 3)
     pool, held = CandidatePool(tree, DistanceCalibration()), weakref.ref(copied)
     pool.add(np.array([ROOT]), Children(tokens, raw, [level]))

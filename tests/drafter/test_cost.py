@@ -8,32 +8,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.records import Eager, GraphStatistics
-from specsplit_drafter.growth.cost import MOST_AT_ONCE, CostLine, Expansions, best_width, expansions_at_once
+from specsplit_drafter.growth.cost import (
+    MOST_PER_MESSAGE,
+    ExpansionCost,
+    LinearCost,
+    best_width,
+    expansions_per_message,
+)
 
 survivals = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=40).map(lambda each: np.array(sorted(each)[::-1]))
-lines = st.builds(CostLine, st.floats(1e-5, 0.1), st.floats(1e-7, 0.01))
+lines = st.builds(LinearCost, st.floats(1e-5, 0.1), st.floats(1e-7, 0.01))
 
 
-def learnt(*seen: tuple[int, float]) -> Expansions:
-    expansions = Expansions()
+def learnt(*seen: tuple[int, float]) -> ExpansionCost:
+    expansions = ExpansionCost()
     for rows, seconds in seen:
         expansions.rows = rows
-        expansions.took(seconds)
+        expansions.observe(seconds)
     return expansions
 
 
 def test_the_worked_example_expands_two_nodes() -> None:
-    assert best_width(np.array([0.9, 0.5, 0.1]), CostLine(0.001, 0.0001)) == 2
+    assert best_width(np.array([0.9, 0.5, 0.1]), LinearCost(0.001, 0.0001)) == 2
 
 
 @given(survivals, lines)
-def test_no_other_width_brings_more_survival_per_second(each: np.ndarray, line: CostLine) -> None:
+def test_no_other_width_brings_more_survival_per_second(each: np.ndarray, line: LinearCost) -> None:
     rates = [each[:width].sum() / line.seconds(width) for width in range(1, len(each) + 1)]
     assert rates[best_width(each, line) - 1] == pytest.approx(max(rates))
 
 
 @given(survivals, lines, st.floats(1.0, 100.0))
-def test_the_dearer_an_expansion_as_such_the_wider_it_is(each: np.ndarray, line: CostLine, factor: float) -> None:
+def test_the_dearer_an_expansion_as_such_the_wider_it_is(each: np.ndarray, line: LinearCost, factor: float) -> None:
     assert best_width(each, line) <= best_width(each, line._replace(base_s=line.base_s * factor))
 
 
@@ -42,16 +48,16 @@ def test_what_a_descent_without_a_graph_costs_is_learnt_unless_the_next_one_has_
     reason: Eager, counted: bool
 ) -> None:
     expansions = learnt((64, 0.002))
-    expansions.rows, expansions.levels, expansions.brought = 64, 3, 2
+    expansions.rows, expansions.levels, expansions.useful_levels = 64, 3, 2
     for seconds, before in ((0.9, {}), (0.006, {reason: 1})):  # the first is that of its size
         now = GraphStatistics(3, eager={reason: before.get(reason, 0) + 1})
-        expansions.ran(seconds, GraphStatistics(3, eager=before), now)
+        expansions.observe_run(seconds, GraphStatistics(3, eager=before), now)
     assert expansions.level_cost.level_s == (pytest.approx(0.002) if counted else None)
 
 
 @given(survivals, st.floats(0.0, 0.1))
 def test_where_a_node_more_costs_nothing_all_are_expanded(each: np.ndarray, base_s: float) -> None:
-    assert best_width(each, CostLine(base_s, 0.0)) == len(each)
+    assert best_width(each, LinearCost(base_s, 0.0)) == len(each)
 
 
 def test_a_line_is_learnt_from_expansions_of_several_widths() -> None:
@@ -61,7 +67,7 @@ def test_a_line_is_learnt_from_expansions_of_several_widths() -> None:
 
 
 def test_from_equal_widths_no_slope_is_learnt_and_the_time_is_the_mean() -> None:
-    assert learnt().line == CostLine(0.0, 0.0)
+    assert learnt().line == LinearCost(0.0, 0.0)
     assert learnt((64, 0.002), (64, 0.002)).line.seconds(1000) == pytest.approx(0.002)
 
 
@@ -74,9 +80,9 @@ def test_no_line_promises_an_expansion_in_less_than_no_time(seen: list[tuple[int
 
 @pytest.mark.parametrize(
     ("step_s", "mean_s", "levels"),
-    [(0.020, 0.0002, 5), (0.020, 0.002, 1), (0.020, None, 1), (0.0, 0.002, 1), (0.020, 0.0, MOST_AT_ONCE)],
+    [(0.020, 0.0002, 5), (0.020, 0.002, 1), (0.020, None, 1), (0.0, 0.002, 1), (0.020, 0.0, MOST_PER_MESSAGE)],
 )
 def test_a_message_tells_of_as_many_expansions_as_fit_into_a_twentieth_of_a_step(
     step_s: float, mean_s: float | None, levels: int
 ) -> None:
-    assert expansions_at_once(step_s, mean_s) == levels
+    assert expansions_per_message(step_s, mean_s) == levels

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specsplit.values import Sampling
-from specsplit_drafter.descent.descent import Descent, Drawn
+from specsplit_drafter.descent.descent import Descent, DeviceLevel
 from specsplit_drafter.descent.ranking import Ranking
 from specsplit_drafter.drafts.draft_model import DraftModel
 from specsplit_drafter.drafts.proposer import Children
@@ -77,7 +77,7 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Refuse words to the host within `Descent.draw`; how many levels it drew, call by call."""
     draw, drawn = Descent.draw, list[int]()
 
-    def silent(self: Descent, model: DraftModel) -> list[Drawn]:
+    def silent(self: Descent, model: DraftModel) -> list[DeviceLevel]:
         with Silent(), Kernels():
             levels = draw(self, model)
         drawn.append(len(levels))
@@ -99,7 +99,7 @@ def test_nothing_is_asked_of_the_device_before_all_levels_are_drawn(
 
 
 def test_a_word_to_the_host_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ranking, "waits", lambda self, session: False)
+    monkeypatch.setattr(Ranking, "needs_host", lambda self, session: False)
     proposer = proposer_of("standalone")
     twin = Twin("standalone", proposer, [replace(SAMPLED, top_p=0.9)])
     with silence(monkeypatch):
@@ -135,7 +135,7 @@ def test_fewer_levels_are_drawn_where_the_pool_has_no_room_for_more(levels: int,
     assert isinstance(children, Children)
     assert len(children.levels) == drawn
     assert proposer.pages.used == len(PROMPTS[0]) + 5 * drawn
-    proposer.assign_drawn((1, 0), [])
+    proposer.assign_levels((1, 0), [])
     assert proposer.pages.used == len(PROMPTS[0])
 
 

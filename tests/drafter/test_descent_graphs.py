@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from specsplit.records import Eager
 from specsplit.values import Sampling
-from specsplit_drafter.descent.graph_table import GraphTable
-from specsplit_drafter.descent.graphs import fitting
+from specsplit_drafter.descent.graph_cache import GraphCache
+from specsplit_drafter.descent.graphs import padded_length
 from tests.drafter.head_toys import head_of
 from tests.drafter.test_heads import SAMPLED, Checked, run
 from tests.support.graphs import FailingCapturer, RecordingCapturer
@@ -37,7 +37,7 @@ def test_a_session_with_biases_is_drawn_for_eagerly() -> None:
 
 
 def test_a_shape_that_has_come_by_takes_no_graph_of_another_and_a_full_table_captures_no_more() -> None:
-    table = GraphTable[str](most_graphs=2, most_met=3, unused_after=100)
+    table = GraphCache[str](most_graphs=2, most_uncaptured=3, unused_after=100)
     for shape in "ab":
         assert captured(table, shape) == [Eager.FIRST, None]
     for shape in "cdefgh":
@@ -46,7 +46,7 @@ def test_a_shape_that_has_come_by_takes_no_graph_of_another_and_a_full_table_cap
 
 
 def test_a_graph_that_has_not_been_used_for_long_goes_for_a_shape_that_comes_again() -> None:
-    table = GraphTable[str](most_graphs=2, most_met=3, unused_after=10)
+    table = GraphCache[str](most_graphs=2, most_uncaptured=3, unused_after=10)
     for shape in "ab":
         captured(table, shape)
     assert [table.find("b") for _ in range(10)] == ["b"] * 10
@@ -56,25 +56,25 @@ def test_a_graph_that_has_not_been_used_for_long_goes_for_a_shape_that_comes_aga
 
 
 def test_shapes_that_never_come_again_in_time_are_no_first_ones_once_all_that_are_remembered_are_such() -> None:
-    table = GraphTable[int](most_graphs=2, most_met=3)
-    told = [table.obstacle(shape) for shape in range(6)]
+    table = GraphCache[int](most_graphs=2, most_uncaptured=3)
+    told = [table.why_eager(shape) for shape in range(6)]
     assert told == [Eager.FIRST] * 3 + [Eager.FULL] * 3, "what they cost is learnt"
-    assert table.obstacle(5) is None, "and they may be captured"
+    assert table.why_eager(5) is None, "and they may be captured"
 
 
-def captured(table: GraphTable[str], shape: str) -> list[object]:
+def captured(table: GraphCache[str], shape: str) -> list[object]:
     """What is found of a shape that comes twice: its graph, or why there is none; None: it is captured now."""
     found = list[object]()
     for _ in range(2):
         graph = table.find(shape)
-        found.append(why := graph or table.obstacle(shape))
+        found.append(why := graph or table.why_eager(shape))
         if why is None:
             table.keep(shape, shape)
     return found
 
 
 def test_full_tables_draw_eagerly_what_the_reference_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specsplit_drafter.descent.graphs.GraphTable", lambda: GraphTable[object](most_graphs=1))
+    monkeypatch.setattr("specsplit_drafter.descent.graphs.GraphCache", lambda: GraphCache[object](most_graphs=1))
     proposer, capturer = Checked("eagle"), RecordingCapturer()
     proposer.capture_descents(capturer)
     run(proposer, head_of("eagle"), levels=3)
@@ -94,5 +94,5 @@ def test_after_a_capture_that_fails_all_new_shapes_are_drawn_eagerly() -> None:
 
 @given(st.integers(0, 5000))
 def test_lengths_are_padded_to_few_and_hardly_more_than_twice(length: int) -> None:
-    assert length <= fitting(length) <= max(16, 2 * length)
-    assert fitting(fitting(length)) == fitting(length)
+    assert length <= padded_length(length) <= max(16, 2 * length)
+    assert padded_length(padded_length(length)) == padded_length(length)

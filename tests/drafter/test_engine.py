@@ -15,7 +15,7 @@ from specsplit.draft_events import Close, FeaturesRead
 from specsplit.rpc import dial, wait_until_serving
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan
-from specsplit_drafter.drafts.proposer import Children, Frontier, Proposer
+from specsplit_drafter.drafts.proposer import Children, FrontierPart, Proposer
 from specsplit_drafter.drafts.record import Cycle
 from specsplit_drafter.engine.engine import Engine
 from specsplit_drafter.engine.session_table import Answer, Outgoing
@@ -122,7 +122,7 @@ def test_a_session_without_features_is_answered_at_once_and_features_wake_it() -
 
 
 class Broken(TableProposer):
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children | None]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[Children | None]:
         raise RuntimeError("the device is gone")
 
 

@@ -12,7 +12,7 @@ from specsplit.clock import ManualClock
 from specsplit.first_runs import FirstRuns
 from specsplit.records import Eager, GraphStatistics
 from specsplit.speculation import Grow
-from specsplit_drafter.drafts.proposer import Children, Frontier
+from specsplit_drafter.drafts.proposer import Children, FrontierPart
 from specsplit_drafter.drafts.record import Cycle
 from specsplit_drafter.engine.engine import Engine
 from specsplit_drafter.engine.session_table import Outgoing
@@ -40,7 +40,7 @@ class Cold(TableProposer):
         self._met, self._captured = met, captured
         self._sizes = FirstRuns()
 
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children | None]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[Children | None]:
         number = len(self.batches)
         if number == self._met:
             self.graphs = GraphStatistics(eager={Eager.FIRST: 1})
@@ -76,7 +76,7 @@ def learnt(proposer: Cold, clock: ManualClock) -> float | None:
     assert outbox.rested.wait(20.0)
     engine.stop()
     assert len(proposer.batches) > 6
-    return table.expansions.mean_s
+    return table.expansion_cost.mean_s
 
 
 def test_no_first_expansion_of_a_size_is_counted_in_what_expansions_cost() -> None:

@@ -13,9 +13,9 @@ from specsplit.tree import ROOT
 from specsplit.values import Plan
 from specsplit_drafter.drafts.calibration import DistanceCalibration
 from specsplit_drafter.drafts.proposer import UNBOUNDED, Children
-from specsplit_drafter.growth.cost import CostLine
+from specsplit_drafter.growth.cost import LinearCost
+from specsplit_drafter.growth.cost_benefit import CostBenefit
 from specsplit_drafter.growth.growth import Growth, choose
-from specsplit_drafter.growth.worth import Worth
 from tests.drafter.toys import children, children_of, price_s
 from tests.support.ticking import TickingClock
 from tests.support.trees import NewNode, Node, Seen, grow_nodes
@@ -36,13 +36,13 @@ def growth_of(
     redraws: bool = False,
     shares_root: bool = False,
     calibration: DistanceCalibration | None = None,
-    worth: Worth | None = None,
+    cost_benefit: CostBenefit | None = None,
 ) -> Growth:
     return Growth(
         Original(1, 0, 3, max_nodes),
         plan or Plan(),
         64,
-        worth or Worth(price_s(survival)),
+        cost_benefit or CostBenefit(price_s(survival)),
         calibration or DistanceCalibration(),
         max_context,
         max_depth=max_depth,
@@ -61,7 +61,7 @@ def expand(growths: Sequence[Growth], found: Children, width: int = 64, free_kv_
     chosen = choose(growths, width, free_kv_slots)
     for growth, slots in chosen:
         rows = np.zeros(len(slots), dtype=np.int64)
-        growth.expanded(Children(found.tokens[rows], found.log_probabilities[rows]))
+        growth.add_children(Children(found.tokens[rows], found.log_probabilities[rows]))
     return [Seen(growth.original.tree).look(slot, None) for growth, slots in chosen for slot in slots.tolist()]
 
 
@@ -92,7 +92,7 @@ def test_the_likeliest_nodes_of_all_sessions_share_one_expansion() -> None:
     sure, unsure = growth_of(), growth_of()
     for growth, found in ((sure, children({0: 0.9, 1: 0.05})), (unsure, children({0: 0.4, 1: 0.3}))):
         choose([growth], 1, 9)
-        growth.expanded(found)
+        growth.add_children(found)
     survivals = [round(math.exp(node.score), 3) for node in expand([sure, unsure], children(HALVES), width=2)]
     assert survivals == [0.9, 0.4]
 
@@ -202,7 +202,7 @@ def test_a_session_without_room_in_the_proposer_rests_until_its_next_commit() ->
 def test_a_root_whose_context_is_still_being_read_stays_the_head() -> None:
     growth = growth_of()
     ((_, root),) = choose([growth], 8, 0)
-    growth.postponed()
+    growth.postpone()
     assert not growth.resting
     ((chosen, again),) = choose([growth], 8, 0)
     assert chosen is growth
@@ -273,20 +273,20 @@ def test_a_root_may_share_its_expansion_with_new_nodes_that_are_not_its_children
     tree = growth.original.tree
     assert slots[0] == ROOT
     assert {int(tree.positions[slot]) - tree.root_position for slot in slots} == {0, 2, 3}
-    assert not growth.takes_kv_slot(slots[:1]).any(), "the root takes none"
-    growth.expanded(children_of([HALVES] * len(slots)))
+    assert not growth.needs_kv_slot(slots[:1]).any(), "the root takes none"
+    growth.add_children(children_of([HALVES] * len(slots)))
     assert {depth(node, growth) for node in expand([growth], children(HALVES))} >= {1, 4}
 
 
 def test_what_was_to_be_expanded_beside_a_root_that_is_still_read_towards_is_offered_again() -> None:
     growth = busy(shares_root=True)
     offered = growth.offers()
-    new = growth.takes_kv_slot(offered)
+    new = growth.needs_kv_slot(offered)
     assert choose([growth], 64, 1 << 30)
-    assert not growth.takes_kv_slot(offered).any(), "they are taken"
-    growth.postponed()
+    assert not growth.needs_kv_slot(offered).any(), "they are taken"
+    growth.postpone()
     assert growth.offers().tolist() == offered.tolist()
-    assert growth.takes_kv_slot(offered).tolist() == new.tolist() == [False] + [True] * (len(offered) - 1)
+    assert growth.needs_kv_slot(offered).tolist() == new.tolist() == [False] + [True] * (len(offered) - 1)
 
 
 def test_without_room_in_the_proposer_known_nodes_are_drawn_anew_and_new_ones_wait() -> None:
@@ -467,7 +467,7 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
                 shares = [
                     {t: w / total for t, w in enumerate(each)} for each, total in zip(weights, totals, strict=True)
                 ]
-                growth.expanded(children_of(shares))
+                growth.add_children(children_of(shares))
             if data.draw(st.booleans()):
                 deliver()
         tree = growth.original.tree
@@ -478,9 +478,9 @@ def test_the_laws_hold_whatever_is_proposed_and_committed(data: st.DataObject) -
         path = draft.accept(picks)
         commit, _ = mirror.commit(draft, path, picks[path[-1]])
         ids = tree.ids.copy()
-        advance = growth.commit(commit)
-        assert len(advance.accepted) == len(advance.tokens) - 1
-        survivors = [] if advance.moved is None else ids[advance.moved > ROOT].tolist()
+        applied = growth.commit(commit)
+        assert len(applied.accepted) == len(applied.tokens) - 1
+        survivors = [] if applied.new_slots is None else ids[applied.new_slots > ROOT].tolist()
         assert set(survivors) == {*Seen(tree).nodes} & {*ids.tolist()}
     growth.stalled = False
     grow_out(growth, children(HALVES))
@@ -496,35 +496,37 @@ def test_another_plan_is_followed_at_once_and_answered() -> None:
     grow_out(growth, found)
     (grow,) = flush(growth)
     assert grow.resting and flush(growth) == []
-    growth.replan(Plan(num_steps=3, draft_ahead=False))
+    growth.set_plan(Plan(num_steps=3, draft_ahead=False))
     assert not growth.resting
     grow_out(growth, found)
     (deeper,) = flush(growth)
     assert deeper.resting and deeper.ids[0] == grow.ids[-1] + 1
     deepest = max(node.position for node in Seen(growth.original.tree).root.descendants())
     assert deepest == growth.original.tree.root_position + 3
-    growth.replan(Plan(num_steps=0))
+    growth.set_plan(Plan(num_steps=0))
     (nothing,) = flush(growth)
     assert nothing.resting and not nothing.ids, "a drafter that has nothing to add says so"
 
 
-def after_root(worth: Worth, found: Children) -> Growth:
-    growth = growth_of(worth=worth)
+def after_root(cost_benefit: CostBenefit, found: Children) -> Growth:
+    growth = growth_of(cost_benefit=cost_benefit)
     expand([growth], found)
     flush(growth)
     return growth
 
 
 def test_of_equal_nodes_those_come_first_whose_verifier_takes_longer_for_a_token() -> None:
-    quick, slow = (after_root(Worth(1e-6, step_us), children(HALVES)) for step_us in (2_000, 20_000))
+    quick, slow = (after_root(CostBenefit(1e-6, step_us), children(HALVES)) for step_us in (2_000, 20_000))
     ((growth, slots),) = choose([quick, slow], 1, 99)
     assert growth is slow
     assert len(slots) == 1
 
 
 def test_nodes_that_are_not_worth_an_expansion_make_a_session_rest_until_its_next_commit() -> None:
-    growth = after_root(Worth(1e-6, step_us=20_000), children({0: 0.01}))  # saves 0.01 of a third of a step: 0.07 ms
-    dear = CostLine(0.5, 0.0)
+    growth = after_root(
+        CostBenefit(1e-6, step_us=20_000), children({0: 0.01})
+    )  # saves 0.01 of a third of a step: 0.07 ms
+    dear = LinearCost(0.5, 0.0)
     assert choose([growth], 64, 99, dear) == []
     assert flush(growth) == [Grow(0, resting=True)]
     growth.commit(Commit(1, 0, (5,)))
@@ -534,14 +536,14 @@ def test_nodes_that_are_not_worth_an_expansion_make_a_session_rest_until_its_nex
 def test_without_draft_ahead_the_tree_is_grown_whatever_an_expansion_costs() -> None:
     growth = growth_of(Plan(num_steps=3, draft_ahead=False))
     for _ in range(3):
-        ((_, slots),) = choose([growth], 64, 99, CostLine(60.0, 0.0))
-        growth.expanded(children_of([{0: 0.5}] * len(slots)))
+        ((_, slots),) = choose([growth], 64, 99, LinearCost(60.0, 0.0))
+        growth.add_children(children_of([{0: 0.5}] * len(slots)))
     assert growth.resting
 
 
 def test_an_expansion_is_as_wide_as_pays_and_the_rest_comes_with_the_next() -> None:
-    growth = after_root(Worth(1e-9, step_us=20_000), children({0: 0.6, 1: 0.3, 2: 0.05}))
-    ((_, slots),) = choose([growth], 64, 99, CostLine(0.002, 0.001))
+    growth = after_root(CostBenefit(1e-9, step_us=20_000), children({0: 0.6, 1: 0.3, 2: 0.05}))
+    ((_, slots),) = choose([growth], 64, 99, LinearCost(0.002, 0.001))
     assert len(slots) == 2  # 0.6 / 3 < 0.9 / 4 > 0.95 / 5
 
 

@@ -20,7 +20,14 @@ from specsplit.records import Eager
 from specsplit.speculation import Commit, Grow
 from specsplit.tree import Ints, Scores, TokenTree
 from specsplit.values import Plan, Sampling
-from specsplit_drafter.drafts.proposer import Advance, Children, Expanded, Frontier, Level, SessionKey
+from specsplit_drafter.drafts.proposer import (
+    AppliedCommit,
+    Children,
+    DrawnLevel,
+    ExpansionOutcome,
+    FrontierPart,
+    SessionKey,
+)
 from specsplit_drafter.engine.session_table import Answer, SessionTable
 from specsplit_drafter.kinds.heads import HeadModel
 from specsplit_drafter.kinds.model_proposer import CONTEXT_BUDGET, ModelProposer
@@ -62,7 +69,7 @@ class Checked(ModelProposer):
         self.samplings: dict[SessionKey, tuple[Sampling, int]] = {}
         """How a session picks, and how many tokens it began with."""
         self.compared = self.drawn = 0
-        self.levels: dict[SessionKey, Sequence[Level]] = {}
+        self.levels: dict[SessionKey, Sequence[DrawnLevel]] = {}
 
     def open(
         self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
@@ -71,11 +78,11 @@ class Checked(ModelProposer):
         self.samplings[session] = sampling, len(tokens)
         self.known[session] = Known(tree, list(tokens))
 
-    def commit(self, session: SessionKey, advance: Advance) -> None:
-        super().commit(session, advance)
-        self.known[session].tokens += advance.tokens
+    def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
+        super().commit(session, applied)
+        self.known[session].tokens += applied.tokens
 
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[ExpansionOutcome]:
         found = super().expand(frontier, levels)
         for part, children in zip(frontier, found, strict=True):
             if children is not None:
@@ -84,8 +91,8 @@ class Checked(ModelProposer):
                 self.compare_all(part.session, part.slots, children)
         return found
 
-    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
-        super().assign_drawn(session, slots)
+    def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+        super().assign_levels(session, slots)
         known, drawn = self.known[session], set[int]()
         before = dict(known.inputs)
         for level, nodes in zip(self.levels[session], slots, strict=False):
@@ -143,7 +150,7 @@ def run(
     timing = random.Random(1)
     for number in range(steps):
         for _ in range(timing.randrange(9)):
-            table.step()
+            table.expand()
         deliver(table, *verifiers)
         for verifier in verifiers:
             if timing.random() < 0.7:
@@ -211,7 +218,7 @@ def test_captured_forwards_propose_the_same(name: str, most_tokens: int) -> None
     proposer, head, buckets = Checked(name), head_of(name), Buckets(most_tokens, 4)
     for step, runner in enumerate(proposer.model.runners):
         how = {"capturer": RecordingCapturer(), "attention": TorchStatic(runner)}
-        runner.capture_graphs(buckets, proposer.model.kept(step), **how)
+        runner.capture_graphs(buckets, proposer.model.states_of(step), **how)
     run(proposer, head)
     assert proposer.compared > 100
     found = proposer.graphs
@@ -401,34 +408,34 @@ def test_a_session_without_features_rests_and_stirs_when_they_arrive() -> None:
     head = head_of("eagle")
     table = table_of(proposer_of(head, 256), survival=0.05)
     verifier = HeadVerifier(table, KEY, PROMPT, head, plan=Plan(num_steps=2))
-    assert table.step() == 0
+    assert table.expand() == 0
     assert answers(table) == [Grow(0, resting=True)]
     verifier.feed(4)
-    assert table.step() == 1  # the first part of the prompt is read
+    assert table.expand() == 1  # the first part of the prompt is read
     assert answers(table) == [FeaturesRead(4)]
-    assert table.step() == 0  # and nothing is tried again before more arrives
+    assert table.expand() == 0  # and nothing is tried again before more arrives
     assert answers(table) == []
     verifier.feed()
-    assert table.step() == 1
+    assert table.expand() == 1
     read, grow = answers(table)
     assert read == FeaturesRead(10)
     assert isinstance(grow, Grow)
     assert grow.ids
     assert not grow.resting
     verifier.mirror.grow(grow)
-    while table.step():
+    while table.expand():
         pass
     for answer in answers(table):
         assert isinstance(answer, Grow)
         verifier.mirror.grow(answer)
     assert verifier.mirror.resting
     verifier.step()  # its features are withheld
-    assert table.step() == 0
+    assert table.expand() == 0
     (grow,) = answers(table)
     assert isinstance(grow, Grow)
     assert (grow.commits, grow.resting) == (1, True)
     verifier.feed()
-    assert table.step() == 1
+    assert table.expand() == 1
     assert answers(table)[0] == FeaturesRead(len(verifier.committed) - 1)
 
 
@@ -491,7 +498,7 @@ def test_features_that_are_not_the_next_ones_end_their_session_and_no_other(
     table.outgoing()
     for each in features:
         table.handle(KEY, each)
-        table.step()
+        table.expand()
     told = [answer for answer in answers(table) if not isinstance(answer, FeaturesRead)]
     assert [type(answer) for answer in told] == [InvalidRequest]
     assert words in str(told[0])

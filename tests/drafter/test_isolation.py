@@ -15,7 +15,7 @@ from specsplit.model.heads import Head
 from specsplit.rpc import code_of
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Sampling
-from specsplit_drafter.drafts.proposer import Children, Frontier, Proposer
+from specsplit_drafter.drafts.proposer import Children, FrontierPart, Proposer
 from specsplit_drafter.engine.session_table import Answer, SessionTable
 from specsplit_drafter.kinds.heads import HeadModel
 from specsplit_drafter.kinds.isolation import MOST_FAULTS
@@ -65,7 +65,7 @@ def opened(table: SessionTable, head: Head | None, session: int, prompt: Sequenc
 def answers(table: SessionTable, expansions: int = 1 << 30) -> dict[int, list[Answer]]:
     """By session: everything that is told until all rest."""
     told: dict[int, list[Answer]] = {}
-    while expansions and table.step():
+    while expansions and table.expand():
         expansions -= 1
         for session, answer in table.outgoing().get(1, ()):
             told.setdefault(session, []).append(answer)
@@ -107,7 +107,7 @@ def test_a_session_that_breaks_ends_alone(kind: str, token: int, words: str, sam
     assert table.num_sessions == 2
     if head is None:
         assert {session: grown(events).commits for session, events in answers(table).items()} == {1: 1, 3: 1}
-    table.lose(1)
+    table.close_stream(1)
     assert proposer.pages.used == 0
 
 
@@ -137,7 +137,7 @@ def test_what_breaks_for_all_of_several_sessions_is_the_drafters_end(
     for session in (1, 2):
         opened(table, head, session, [1, NOWHERE, 3], Sampling())
     with pytest.raises(IndexError):
-        table.step()
+        table.expand()
     assert "an expansion of 2 sessions failed, trying each by itself" in caplog.text
 
 
@@ -149,19 +149,19 @@ def test_what_breaks_for_one_session_after_another_is_the_drafters_end(caplog: p
         ended(answers(table)[session])
     opened(table, None, 50, [1, 2], Sampling())
     assert grown(answers(table)[50]).ids, "and what comes between makes it begin again"
-    table.lose(1)
+    table.close_stream(1)
     for session in range(101, 100 + MOST_FAULTS):
         opened(table, None, session, [1, NOWHERE], Sampling())
         ended(answers(table)[session])
     opened(table, None, 200, [1, NOWHERE], Sampling())
     with pytest.raises(IndexError):
-        table.step()
+        table.expand()
 
 
 class Mangling(TableProposer):
     """For one session it finds one row of children too few."""
 
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children | None]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[Children | None]:
         """Lose a row."""
         found = super().expand(frontier, levels)
         return [

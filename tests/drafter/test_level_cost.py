@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_drafter.growth.level_cost import CHEAPER, FIRST_TRIED, TRIED_EVERY, LevelCost
+from specsplit_drafter.growth.level_cost import CHEAPER, FIRST_TRIAL, TRIAL_INTERVAL, LevelCost
 
 
 def learnt(level_s: float, brought: int = 2) -> LevelCost:
     cost = LevelCost()
     for _ in range(40):
-        cost.took(2 * level_s, brought)
+        cost.observe(2 * level_s, brought)
     return cost
 
 
@@ -42,18 +42,18 @@ def test_levels_that_bring_nothing_count_as_dear() -> None:
 
 def test_one_level_is_drawn_until_two_have_been_tried_which_is_rare() -> None:
     cost = LevelCost()
-    chosen = [cost.choose(8, 0.001, 1.0) for _ in range(FIRST_TRIED + 2 * TRIED_EVERY)]
+    chosen = [cost.choose(8, 0.001, 1.0) for _ in range(FIRST_TRIAL + 2 * TRIAL_INTERVAL)]
     assert chosen.count(1) == len(chosen) - 3
     assert [number + 1 for number, levels in enumerate(chosen) if levels == 2] == [
-        FIRST_TRIED,
-        FIRST_TRIED + TRIED_EVERY,
-        FIRST_TRIED + 2 * TRIED_EVERY,
+        FIRST_TRIAL,
+        FIRST_TRIAL + TRIAL_INTERVAL,
+        FIRST_TRIAL + 2 * TRIAL_INTERVAL,
     ]
 
 
 def test_one_level_is_tried_now_and_then_where_several_are_drawn() -> None:
     cost = learnt(0.0001)
-    chosen = [cost.choose(8, 0.001, 1.0) for _ in range(FIRST_TRIED + TRIED_EVERY)]
+    chosen = [cost.choose(8, 0.001, 1.0) for _ in range(FIRST_TRIAL + TRIAL_INTERVAL)]
     assert (chosen.count(8), chosen.count(1)) == (len(chosen) - 2, 2)
 
 
@@ -71,15 +71,15 @@ def test_a_trial_that_was_a_first_run_is_made_again_at_once_and_then_ever_later(
     for number in range(1, 2000):
         if cost.choose(8, 0.001, 1.0) == 2:
             tried.append(number)
-            cost.again()
+            cost.skip()
     gaps = [later - earlier for earlier, later in pairwise(tried)]
-    assert tried[0] == FIRST_TRIED and gaps[:10] == [1, 2, 4, 8, 16, 32, 64, 128, TRIED_EVERY, TRIED_EVERY]
+    assert tried[0] == FIRST_TRIAL and gaps[:10] == [1, 2, 4, 8, 16, 32, 64, 128, TRIAL_INTERVAL, TRIAL_INTERVAL]
 
 
 def test_a_first_run_of_several_levels_that_was_no_trial_changes_nothing() -> None:
     cost = learnt(0.0001)
     chosen: list[int] = []
-    for _ in range(FIRST_TRIED - 1):
+    for _ in range(FIRST_TRIAL - 1):
         chosen.append(cost.choose(8, 0.001, 1.0))
-        cost.again()
+        cost.skip()
     assert chosen == [8] * len(chosen)

@@ -22,8 +22,8 @@ from specsplit.ranks.wave import PARK_AFTER
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan
 from specsplit_coordinator.members.group import Group
+from specsplit_drafter.drafts.group_forwards import GroupForwards
 from specsplit_drafter.drafts.record import Cycle
-from specsplit_drafter.drafts.turns import Turns
 from specsplit_drafter.engine.engine import Engine
 from specsplit_drafter.engine.session_table import Outgoing
 from specsplit_drafter.kinds.model_proposer import ModelProposer
@@ -138,7 +138,7 @@ def ranks_over(size: int, fault: Callable[[int, ModelProposer], None] = lambda _
     def proposer(number: int) -> ModelProposer:
         with meshes[number].dying():
             model = makes[number]()
-            return ModelProposer(model, 4, turns=Turns(model, Lockstep(meshes[number], clock, drawn=7), clock))
+            return ModelProposer(model, 4, group=GroupForwards(model, Lockstep(meshes[number], clock, drawn=7), clock))
 
     with ThreadPoolExecutor(size) as threads:
         proposers = list(threads.map(proposer, range(size)))

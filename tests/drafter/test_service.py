@@ -332,7 +332,7 @@ def test_a_paced_expansion_takes_its_time() -> None:
     table = load_table(settings, SystemClock())
     table.handle((1, 1), open_event([1, 2, 1]))
     began = time.monotonic()
-    assert table.step() == 1
+    assert table.expand() == 1
     assert time.monotonic() - began >= 0.03
 
 

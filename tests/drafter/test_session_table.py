@@ -70,7 +70,7 @@ def test_one_expansion_serves_every_session_and_each_stream_gets_one_message() -
     for stream in (1, 2):
         for session in (1, 2):
             table.handle((stream, session), open_event([THE, CAT]))
-    assert table.step() == 4
+    assert table.expand() == 4
     assert {node.session for node in proposer.batches[0]} == {(1, 1), (1, 2), (2, 1), (2, 2)}
     out = table.outgoing()
     assert {stream: [session for session, _ in events] for stream, events in out.items()} == {1: [1, 2], 2: [1, 2]}
@@ -101,7 +101,7 @@ def test_a_wrong_event_ends_its_own_session_and_no_other(
     table = table_of(TableProposer(lambda _: {0: 0.5}))
     for session in (1, 2):
         table.handle((1, session), open_event([THE, CAT]))
-    table.step()
+    table.expand()
     table.outgoing()
     table.handle((1, 1), event)
     found = refusals(table)
@@ -133,7 +133,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused_naming_both_sides() -> None:
 def test_an_ngram_drafter_fits_any_vocabulary() -> None:
     table = table_of(NgramProposer(children=4))
     table.handle((1, 1), open_event([1, 2, 3, 1], vocabulary=Vocabulary(12345, "cd" * 32)))
-    table.step()
+    table.expand()
     ((_, grow),) = table.outgoing()[1]
     assert isinstance(grow, Grow)
     assert list(grow.tokens) == [2]
@@ -155,7 +155,7 @@ def test_a_lost_stream_takes_its_sessions_and_leaves_those_of_others() -> None:
     table = table_of(proposer)
     for key in ((1, 1), (1, 2), (2, 1)):
         table.handle(key, open_event([THE]))
-    table.lose(1)
+    table.close_stream(1)
     assert table.num_sessions == 1
     assert list(proposer.sessions) == [(2, 1)]
     assert list(table.outgoing()) in ([], [2])
@@ -208,7 +208,7 @@ def test_hits_are_common_when_breadth_is_drafted_ahead() -> None:
     verifier = Verifier(table, (1, 1), [THE], lambda seen: (seen[-1] + choices.choice([1, 1, 2, 3])) % 9, max_nodes=256)
     for _ in range(60):
         for _ in range(4):  # expansions that fit in a step
-            table.step()
+            table.expand()
             deliver(table, verifier)
         verifier.step()
     assert sum(verifier.hits) / len(verifier.hits) > 0.75
@@ -217,12 +217,12 @@ def test_hits_are_common_when_breadth_is_drafted_ahead() -> None:
 def test_expansions_that_cost_next_to_nothing_are_told_of_together() -> None:
     table = table_of(NgramProposer(children=4))
     table.handle((1, 1), open_event([1, 2, 3, 4, 5, 6, 1]))
-    assert table.at_once == 1, "nothing is known yet"
-    table.step()
-    table.expansions.took(0.0001)
-    assert table.at_once == 10
-    for _ in range(table.at_once):
-        table.step()
+    assert table.expansions_per_message == 1, "nothing is known yet"
+    table.expand()
+    table.expansion_cost.observe(0.0001)
+    assert table.expansions_per_message == 10
+    for _ in range(table.expansions_per_message):
+        table.expand()
     ((_, grow),) = table.outgoing()[1]
     assert isinstance(grow, Grow)
     assert list(grow.tokens[:5]) == [2, 3, 4, 5, 6]
@@ -234,19 +234,19 @@ def test_what_is_read_of_a_context_counts_as_rows_of_an_expansion() -> None:
     proposer.pending = lambda session: unread[not proposer.batches]
     table = table_of(proposer)
     table.handle((1, 1), open_event([THE, CAT]))
-    assert table.step() == 1
-    assert table.expansions.rows == 8
+    assert table.expand() == 1
+    assert table.expansion_cost.rows == 8
 
 
 def test_a_chain_of_sixteen_is_reached_in_two_messages_where_an_expansion_costs_a_tenth_of_a_millisecond() -> None:
     table = table_of(NgramProposer(children=4), survival=1e-9)
     text = list(range(1, 9)) * 6
     table.handle((1, 1), open_event(text, plan=Plan(num_steps=16), max_nodes=1000))
-    table.step()
-    table.expansions.took(0.0001)
+    table.expand()
+    table.expansion_cost.observe(0.0001)
     for _ in range(2):
-        for _ in range(table.at_once):
-            table.step()
+        for _ in range(table.expansions_per_message):
+            table.expand()
         assert table.outgoing()
     tree = table.growth_of((1, 1)).original.tree
     assert tree.positions.max() - tree.root_position >= 16

@@ -14,7 +14,14 @@ from specsplit.model import OutOfPages
 from specsplit.speculation import Grow
 from specsplit.tree import Ints, TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary
-from specsplit_drafter.drafts.proposer import Advance, Children, Expanded, Frontier, Level, SessionKey
+from specsplit_drafter.drafts.proposer import (
+    AppliedCommit,
+    Children,
+    DrawnLevel,
+    ExpansionOutcome,
+    FrontierPart,
+    SessionKey,
+)
 from specsplit_drafter.kinds.model_proposer import ModelProposer
 from specsplit_drafter.kinds.standalone import StandaloneModel
 from tests.drafter.toys import (
@@ -69,7 +76,7 @@ class Checked(ModelProposer):
     ) -> None:
         super().__init__(StandaloneModel(tiny_lm()), CHILDREN, budget)
         self.compared = self.drawn = 0
-        self.levels: dict[SessionKey, Sequence[Level]] = {}
+        self.levels: dict[SessionKey, Sequence[DrawnLevel]] = {}
         self.other = TableProposer(lambda sequence: self._table(plain_logits(sequence), sampling, sequence))
 
     @staticmethod
@@ -84,15 +91,15 @@ class Checked(ModelProposer):
         super().open(session, tree, tokens, sampling, prompt_tokens)
         self.other.open(session, tree, tokens, sampling, prompt_tokens)
 
-    def commit(self, session: SessionKey, advance: Advance) -> None:
-        super().commit(session, advance)
-        self.other.commit(session, advance)
+    def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
+        super().commit(session, applied)
+        self.other.commit(session, applied)
 
     def close(self, session: SessionKey) -> None:
         super().close(session)
         self.other.close(session)
 
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[ExpansionOutcome]:
         found = super().expand(frontier, levels)
         read = [(part, children) for part, children in zip(frontier, found, strict=True) if children is not None]
         for part, ours in read:
@@ -101,14 +108,14 @@ class Checked(ModelProposer):
             self.levels[part.session] = ours.levels
         return found
 
-    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
-        super().assign_drawn(session, slots)
+    def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+        super().assign_levels(session, slots)
         for level, nodes in zip(self.levels[session], slots, strict=False):
             rows = (nodes >= 0).nonzero()[0]
             self.drawn += len(rows)
-            self.compare(Frontier(session, nodes.take(rows)), level.children.at(rows))
+            self.compare(FrontierPart(session, nodes.take(rows)), level.children.at(rows))
 
-    def compare(self, part: Frontier, ours: Children) -> None:
+    def compare(self, part: FrontierPart, ours: Children) -> None:
         (theirs,) = self.other.expand([part])
         assert isinstance(theirs, Children)
         self.compared += len(ours.tokens)
@@ -156,7 +163,7 @@ def test_children_are_those_of_the_plain_model_on_every_path_after_hits_and_miss
     timing = random.Random(1)
     for _ in range(16):
         for _ in range(timing.randrange(9)):
-            table.step()
+            table.expand()
         deliver(table, *verifiers)
         for verifier in verifiers:
             if timing.random() < 0.7:
@@ -239,7 +246,7 @@ def test_a_session_whose_commit_does_not_fit_is_refused_and_the_others_go_on() -
     verifiers = [Verifier(table, (1, n), [1] * 20, lambda seen: len(seen) % 32, vocabulary=vocabulary) for n in (1, 2)]
     ended: list[object] = []
     for _ in range(40):
-        table.step()
+        table.expand()
         for session, event in table.outgoing().get(1, []):
             if isinstance(event, Exhausted):
                 ended.append(session)
@@ -259,7 +266,7 @@ def test_a_full_pool_stops_growing_and_not_the_session() -> None:
     proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
     table = table_of(proposer, survival=0.0001)
     table.handle(KEY, open_event([1] * 60, vocabulary=Vocabulary(32), max_nodes=500))
-    while table.step():
+    while table.expand():
         pass
     assert proposer.free_kv_slots == 0
     ((_, grow),) = table.outgoing()[1]

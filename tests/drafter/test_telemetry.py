@@ -24,7 +24,7 @@ from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import cluster_pb2_grpc
 from specsplit.values import DrafterKind, Plan, TraceChanges
-from specsplit_drafter.drafts.proposer import Children, Frontier
+from specsplit_drafter.drafts.proposer import Children, FrontierPart
 from specsplit_drafter.drafts.record import Cycle
 from specsplit_drafter.engine.engine import Engine
 from specsplit_drafter.engine.rounds import Rounds
@@ -396,7 +396,7 @@ def test_tracing_reads_the_clock_as_often_for_fifty_sessions_as_for_none() -> No
 
 
 class Broken(TableProposer):
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children | None]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[Children | None]:
         raise RuntimeError("the device is gone")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.speculation import Grow
-from specsplit_drafter.growth.unsent import APART, FREELY, UnsentGrows
+from specsplit_drafter.growth.unsent import FREE_GROWS, SPACING, UnsentGrows
 
 WINDOW_S = 0.015
 
@@ -39,7 +39,7 @@ def test_all_is_told_in_order_the_first_and_the_last_at_once_and_little_in_betwe
     assert (told[0][0], told[-1][0]) == (moments[0], moments[-1])
     assert told[-1][1].resting
     left = [moment for moment, _ in told[:-1]]
-    assert all(after - before >= APART * window_s - 1e-9 for before, after in pairwise(left))
+    assert all(after - before >= SPACING * window_s - 1e-9 for before, after in pairwise(left))
 
 
 @pytest.mark.parametrize("event", ["commit", "plan"])
@@ -53,7 +53,7 @@ def test_what_the_verifier_says_is_answered_at_once(event: str) -> None:
         assert before.ids == (3,), "made before the commit, and told as that"
         unsent.add(Grow(1, (4,), (0,), (4,), (0.0,)))
     else:
-        unsent.asked()
+        unsent.reset_spacing()
     assert len(unsent.take(1, False, 0.0012, WINDOW_S, whole=False)) == 1
     unsent.add(Grow(1, (5,), (0,), (5,), (0.0,)))
     assert not unsent.take(1, False, 0.0013, WINDOW_S, whole=False)
@@ -61,5 +61,5 @@ def test_what_the_verifier_says_is_answered_at_once(event: str) -> None:
 
 def test_a_step_that_takes_for_ever_is_not_told_of_every_node() -> None:
     moments = [float(number) for number in range(400)]
-    assert [len(grow.ids) for _, grow in told_of(moments, UnsentGrows())][:FREELY] == [1] * FREELY
-    assert [len(grow.ids) for _, grow in told_of(moments, UnsentGrows())][FREELY:-1] == [12, 18, 27, 41, 61, 92]
+    assert [len(grow.ids) for _, grow in told_of(moments, UnsentGrows())][:FREE_GROWS] == [1] * FREE_GROWS
+    assert [len(grow.ids) for _, grow in told_of(moments, UnsentGrows())][FREE_GROWS:-1] == [12, 18, 27, 41, 61, 92]

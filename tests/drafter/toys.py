@@ -18,18 +18,18 @@ from specsplit.speculation import Commit, Grow, Mirror, Original
 from specsplit.tree import ROOT, TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Plan, Sampling, Vocabulary
 from specsplit_drafter.drafts.proposer import (
-    Advance,
+    AppliedCommit,
     Children,
-    Expanded,
-    Frontier,
-    NoFeatures,
+    ExpansionOutcome,
+    FrontierPart,
     Proposer,
+    ProposerDefaults,
     ProposerPages,
     SessionKey,
 )
 from specsplit_drafter.engine.session_table import SessionTable, TableLimits
+from specsplit_drafter.growth.cost_benefit import DEFAULT_ACCEPT_LENGTH, DEFAULT_STEP_S
 from specsplit_drafter.growth.level_cost import LevelCost
-from specsplit_drafter.growth.worth import ACCEPT_LENGTH, STEP_S
 from tests.support.ticking import TickingClock
 from tests.support.trees import NewNode, grow_nodes
 
@@ -59,7 +59,7 @@ class Asked(NamedTuple):
     position: int
 
 
-class TableProposer(NoFeatures):
+class TableProposer(ProposerDefaults):
     """Proposes what a function of the whole sequence says, and notes every batch it was given."""
 
     def __init__(self, table: Callable[[Sequence[int]], Distribution], vocabulary: Vocabulary = WORDS) -> None:
@@ -77,11 +77,11 @@ class TableProposer(NoFeatures):
         """Keep the tokens."""
         self.sessions[session], self._trees[session] = list(tokens), tree
 
-    def commit(self, session: SessionKey, advance: Advance) -> None:
+    def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         """Keep the tokens."""
-        self.sessions[session] += advance.tokens
+        self.sessions[session] += applied.tokens
 
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children | None]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[Children | None]:
         """Look each node's sequence up."""
         self.batches.append([])
         return [children_of([self._look_up(part.session, slot) for slot in part.slots.tolist()]) for part in frontier]
@@ -120,12 +120,12 @@ class Handled:
         for parent, token in nodes:
             grow_nodes(self.original, [NewNode(parent, token, -1.0)])
 
-    def frontier(self, *ids: int) -> Frontier:
+    def frontier(self, *ids: int) -> FrontierPart:
         """Nodes that are to be expanded; the root if there are none."""
         slots = [self.original.tree.slot(node_id) for node_id in ids] or [ROOT]
-        return Frontier(self.key, np.array(slots, dtype=np.int64))
+        return FrontierPart(self.key, np.array(slots, dtype=np.int64))
 
-    def expand(self, *ids: int) -> Expanded:
+    def expand(self, *ids: int) -> ExpansionOutcome:
         """Expand nodes, or the root, in a batch of their own."""
         (found,) = self._proposer.expand([self.frontier(*ids)])
         return found
@@ -134,7 +134,7 @@ class Handled:
         """Accept the path down to a node (0: none), and a bonus behind it."""
         commit = Commit(self.original.commits + 1, deepest, tokens)
         path = self.original.path_of(commit)
-        self._proposer.commit(self.key, Advance(tokens, path, self.original.commit(commit).moved))
+        self._proposer.commit(self.key, AppliedCommit(tokens, path, self.original.commit(commit).new_slots))
         self.tokens += tokens
 
 
@@ -210,7 +210,7 @@ def run_until_all_rest(table: SessionTable, *verifiers: Verifier) -> int:
     """Expand and deliver until nothing is left to do; how many expansions it took."""
     expansions = 0
     while True:
-        count = table.step()
+        count = table.expand()
         deliver(table, *verifiers)
         if not count:
             return expansions
@@ -236,13 +236,13 @@ def table_of(
 ) -> SessionTable:
     """A table with these limits, whose expansions draw so many levels."""
     table = SessionTable(proposer, TableLimits(max_sessions, width, price_s(survival) * 1e6, levels), TickingClock())
-    table.expansions.level_cost = Always()
+    table.expansion_cost.level_cost = Always()
     return table
 
 
 def price_s(survival: float) -> float:
     """At this price a session that has committed nothing yet has this floor of survival."""
-    return survival * STEP_S / ACCEPT_LENGTH
+    return survival * DEFAULT_STEP_S / DEFAULT_ACCEPT_LENGTH
 
 
 def tiny_config(max_context: int = 128) -> LlamaConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specsplit_drafter.descent.descent import Descent, Drawn
+from specsplit_drafter.descent.descent import Descent, DeviceLevel
 from specsplit_drafter.drafts.draft_model import DraftModel
 from tests.drafter.descents import Twin, check, proposer_of
 from tests.drafter.head_toys import VOCABULARY
@@ -40,7 +40,7 @@ def test_nothing_is_asked_of_the_device_before_all_levels_are_drawn(
 ) -> None:
     draw, drawn = Descent.draw, list[int]()
 
-    def silent(self: Descent, model: DraftModel) -> list[Drawn]:
+    def silent(self: Descent, model: DraftModel) -> list[DeviceLevel]:
         torch.cuda.set_sync_debug_mode("error")
         try:
             levels = draw(self, model)
@@ -60,7 +60,7 @@ def test_nothing_is_asked_of_the_device_before_all_levels_are_drawn(
 def test_a_captured_descent_draws_what_an_eager_one_does(name: str, mix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     draw, drawn = Descent.draw, list[int]()
 
-    def captured(self: Descent, model: DraftModel) -> list[Drawn]:
+    def captured(self: Descent, model: DraftModel) -> list[DeviceLevel]:
         eager = draw(self, model)  # on this stream: it warms up what the capture may not set up
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from specsplit.speculation import Commit, Draft, Event, Grow, Side, State
-from specsplit.speculation.states import Protocol
+from specsplit.speculation.states import StateMachine
 from specsplit.tree import LEAST_EDGE
 from specsplit.tree.edges import rounded
 
@@ -148,7 +148,7 @@ class Mirror:
     """One session's speculation as the verifier knows it. Holds at most `max_nodes` live nodes, root not counted."""
 
     def __init__(self, session: int, root_token: int, root_position: int, max_nodes: int, vocab_size: int) -> None:
-        self._protocol = Protocol(session, Side.MIRROR)
+        self._machine = StateMachine(session, Side.MIRROR)
         self.tree = TokenTree(root_token, root_position)
         self.max_nodes = max_nodes
         self.vocab_size = vocab_size
@@ -167,7 +167,7 @@ class Mirror:
     @property
     def state(self) -> State:
         """Where the protocol stands."""
-        return self._protocol.state
+        return self._machine.state
 
     @property
     def acknowledged(self) -> int:
@@ -181,7 +181,7 @@ class Mirror:
         from the future or the past, ids not ascending, a token outside the vocabulary, a bad edge, the same (parent, token) twice, more
         than max_nodes, or another edge for a node that was never grown.
         """
-        self._protocol.advance(Event.GROW)
+        self._machine.advance(Event.GROW)
         if self.state is State.CLOSED:
             return 0
         self._acknowledge(grow.commits)
@@ -191,7 +191,7 @@ class Mirror:
             if not self._last_id < node_id > parent_id >= 0 or not 0 <= token < self.vocab_size:
                 self._refuse_number(node_id, parent_id, token)
             if not LEAST_EDGE <= edge <= 0.0:
-                self._protocol.refuse(Event.GROW, f"edges: {edge} is not in -1024..0")
+                self._machine.refuse(Event.GROW, f"edges: {edge} is not in -1024..0")
             self._last_id = node_id
             parent = nodes.get(parent_id) or self._join(node_id, parent_id, token)
             if parent is None:
@@ -207,32 +207,32 @@ class Mirror:
 
     def _rescore(self, grow: Grow) -> None:
         if sorted(set(grow.rescored)) != list(grow.rescored) or any(not 0 < i <= self._last_id for i in grow.rescored):
-            self._protocol.refuse(
+            self._machine.refuse(
                 Event.GROW, f"rescored_ids: do not ascend from 1 to at most {self._last_id}, the last grown"
             )
         for edge in grow.new_edges:
             if not LEAST_EDGE <= edge <= 0.0:
-                self._protocol.refuse(Event.GROW, f"new_edges: {edge} is not in -1024..0")
+                self._machine.refuse(Event.GROW, f"new_edges: {edge} is not in -1024..0")
         for node_id, edge in zip(grow.rescored, grow.new_edges, strict=True):
             if node_id in self.tree.nodes:
                 self.tree.rescore(self.tree.nodes[node_id], edge)
 
     def _refuse_number(self, node_id: int, parent: int, token: int) -> NoReturn:
         if node_id <= self._last_id:
-            self._protocol.refuse(Event.GROW, f"ids: {node_id} is not above {self._last_id}")
+            self._machine.refuse(Event.GROW, f"ids: {node_id} is not above {self._last_id}")
         if not 0 <= parent < node_id:
-            self._protocol.refuse(Event.GROW, f"parents: {parent} is not 0 or an id below {node_id}")
-        self._protocol.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
+            self._machine.refuse(Event.GROW, f"parents: {parent} is not 0 or an id below {node_id}")
+        self._machine.refuse(Event.GROW, f"token_ids: {token} is outside the vocabulary of {self.vocab_size}")
 
     def _refuse_node(self, parent: Node, token: int) -> NoReturn:
         if token in parent.children:
-            self._protocol.refuse(Event.GROW, f"node {parent.id} already has a child with token {token}")
-        self._protocol.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
+            self._machine.refuse(Event.GROW, f"node {parent.id} already has a child with token {token}")
+        self._machine.refuse(Event.GROW, f"more than {self.max_nodes} live nodes")
 
     def _acknowledge(self, commits: int) -> None:
         """The drafter has seen commit number `commits`: forget the trail before that commit's root."""
         if not self._trail_commits <= commits <= self.commits:
-            self._protocol.refuse(Event.GROW, f"commits: is {commits}, expected {self._trail_commits}..{self.commits}")
+            self._machine.refuse(Event.GROW, f"commits: is {commits}, expected {self._trail_commits}..{self.commits}")
         passed = commits - self._trail_commits
         if passed == 0:
             return
@@ -256,7 +256,7 @@ class Mirror:
         if follower.token != token:
             return None  # it left the committed path
         if follower.id:
-            self._protocol.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
+            self._machine.refuse(Event.GROW, f"node {parent_id} already has a child with token {token}")
         follower.id = node_id
         self._trail_ids[node_id] = index + 1
         return None
@@ -287,12 +287,12 @@ class Mirror:
     def take(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
         """The best nodes for a step, which is in flight from now until `commit`."""
         draft = self.preview(num_draft_tokens, topk, num_steps)
-        self._protocol.advance(Event.TAKE)
+        self._machine.advance(Event.TAKE)
         return draft
 
     def commit(self, draft: Draft, path: list[int], bonus: int) -> tuple[Commit, bool]:
         """Reroot to `bonus` behind the accepted `path` (indices into `draft`, root first): the event to send, and whether it was a hit."""
-        self._protocol.advance(Event.COMMIT)
+        self._machine.advance(Event.COMMIT)
         accepted = [self.tree.nodes[draft.ids[i]] for i in path[1:]]
         deepest = accepted[-1] if accepted else self.tree.root
         hit = self.tree.reroot(deepest, bonus)
@@ -312,4 +312,4 @@ class Mirror:
 
     def close(self) -> None:
         """End the session here; what the drafter had in flight is let pass."""
-        self._protocol.advance(Event.CLOSE)
+        self._machine.advance(Event.CLOSE)

@@ -26,7 +26,7 @@ WISHES = st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(0, 6))
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """From how many nodes on a grow is applied at once, and up to how many in a tree are looked at one by one."""
     long, few = request.param
-    monkeypatch.setattr(mirror, "AT_ONCE", long)
+    monkeypatch.setattr(mirror, "BULK_FROM", long)
     monkeypatch.setattr(token_tree, "_FEW", few)
     monkeypatch.setattr(columns, "_MOVED_AT_ONCE", few)
 
@@ -82,7 +82,7 @@ class Pair:
         picks = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=len(draft.ids), max_size=len(draft.ids)))
         path = draft.accept(picks)
         deepest = self.objects.tree.nodes.get(draft.ids[path[-1]], self.objects.tree.root)
-        assert self.arrays.leads_on(draft, path) == bool(deepest.children)
+        assert self.arrays.has_nodes_below(draft, path) == bool(deepest.children)
         bonus = picks[path[-1]]
         assert self.arrays.commit(draft, path, bonus) == self.objects.commit(other, path, bonus)
 

@@ -103,4 +103,4 @@ def grow_nodes(original: Original, nodes: Sequence[NewNode], resting: bool = Fal
         return Grow(original.commits, resting=resting)
     parents = np.array([ROOT if node.parent == 0 else original.tree.slot(node.parent) for node in nodes])
     tokens, edges = np.array([node.token for node in nodes]), np.array([node.edge for node in nodes])
-    return replace(original.grow_at_once(parents, tokens, edges), resting=resting)
+    return replace(original.grow(parents, tokens, edges), resting=resting)

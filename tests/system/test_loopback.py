@@ -128,7 +128,7 @@ class World:
 
     def expand(self, address: str) -> int:
         table = self.tables[address]
-        expanded = table.step()
+        expanded = table.expand()
         for stream, events in table.outgoing().items():
             assert stream == self.streams[address]
             told = [(s, _refusal(e) if isinstance(e, SpecsplitError) else e) for s, e in events]
@@ -150,7 +150,7 @@ class World:
 
     def drop(self, address: str) -> None:
         """The stream breaks with everything on it; a later open finds a new one."""
-        self.tables[address].lose(self.streams[address])
+        self.tables[address].close_stream(self.streams[address])
         self.streams[address] += 1
         self.to_drafter[address].clear()
         self.to_verifier[address].clear()

@@ -152,7 +152,7 @@ class World:
                 self.tables[address].handle((self.streams[address], session), event)
 
     def expand(self, address: str) -> int:
-        expanded = self.tables[address].step()
+        expanded = self.tables[address].expand()
         for stream, events in self.tables[address].outgoing().items():
             assert stream == self.streams[address]
             told = [(s, Refuse(number_of(e), str(e)) if isinstance(e, SpecsplitError) else e) for s, e in events]
@@ -175,7 +175,7 @@ class World:
 
     def drop(self, address: str) -> None:
         """The stream breaks with everything on it; a later open finds a new one."""
-        self.tables[address].lose(self.streams[address])
+        self.tables[address].close_stream(self.streams[address])
         self.streams[address] += 1
         self.to_drafter[address].clear()
         self.to_verifier[address].clear()

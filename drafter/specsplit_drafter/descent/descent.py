@@ -29,14 +29,14 @@ from specsplit.tree import Ints
 from specsplit_drafter.descent.device_edges import edges_of
 from specsplit_drafter.descent.device_ranking import DeviceRanking, Ranked
 from specsplit_drafter.drafts.draft_model import DraftModel
-from specsplit_drafter.drafts.proposer import Frontier, Scoring, SessionKey
+from specsplit_drafter.drafts.proposer import FrontierPart, Scoring, SessionKey
 from specsplit_drafter.drafts.token_map import TokenMap
 
-Fitting: TypeAlias = Callable[[int], int]
+Padding: TypeAlias = Callable[[int], int]
 """Given a length, the one that it is padded to."""
 
 
-def exactly(length: int) -> int:
+def unpadded(length: int) -> int:
     """The length itself: nothing is padded."""
     return length
 
@@ -56,15 +56,15 @@ class DescentPart:
     """[E] slots of the nodes on the frontier's paths."""
     mask: Mask
     """[n, E] which of them each node sees."""
-    lent: Slots
+    level_slots: Slots
     """[levels - 1, W] for the nodes of the levels below."""
 
     @classmethod
     def of(
-        cls, part: Frontier, scoring: Scoring, token_map: TokenMap, positions: Ints, depth: int, width: int
+        cls, part: FrontierPart, scoring: Scoring, token_map: TokenMap, positions: Ints, depth: int, width: int
     ) -> DescentPart:
         """Lend slots for `depth` levels of `width` nodes below a frontier whose nodes are at `positions`. Raises OutOfPages."""
-        own, mask = token_map.seen_from(part.slots)
+        own, mask = token_map.visible_nodes(part.slots)
         return cls(
             session=part.session,
             scoring=scoring,
@@ -73,13 +73,13 @@ class DescentPart:
             context=token_map.context,
             own=own,
             mask=mask,
-            lent=token_map.lend(depth, width),
+            level_slots=token_map.allocate_levels(depth, width),
         )
 
     @property
     def span(self) -> range:
         """Positions that nodes may have, the frontier's own included."""
-        return range(int(self.positions.min()), int(self.positions.max()) + len(self.lent) + 1)
+        return range(int(self.positions.min()), int(self.positions.max()) + len(self.level_slots) + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +104,7 @@ class DescentInputs:
     """bool [B, 1, C] which of these are real."""
     own: Tensor
     """int64 [B, E]"""
-    lent: Tensor
+    level_slots: Tensor
     """int64 [B, levels - 1, W]"""
     shifts: Tensor
     """float64 [B, D, R, bins]"""
@@ -120,21 +120,21 @@ class DescentInputs:
         rows: Sequence[Ints],
         tables: PageTables,
         device: torch.device,
-        fitting: Fitting = exactly,
+        padding: Padding = unpadded,
     ) -> DescentInputs:
-        """Lay out the parts (at least one) of all sessions, and of each the rows [n] of its nodes. `fitting` pads N, C and E."""
+        """Lay out the parts (at least one) of all sessions, and of each the rows [n] of its nodes. `padding` pads N, C and E."""
         scorings = [part.scoring for part in parts]
-        context, in_context = _contexts([part.context for part in parts], tables, device, fitting)
+        context, in_context = _contexts([part.context for part in parts], tables, device, padding)
         nowhere = [int(tables.slots[part.context.table, 0]) for part in parts]  # no other session's: that may hold NaN
         of_host = {
-            "rows": _padded(rows, fitting),
-            "scores": _padded([scoring.scores for scoring in scorings], fitting, [-np.inf] * len(parts)),
-            "distances": _padded([scoring.distances for scoring in scorings], fitting),
-            "positions": _padded([part.positions for part in parts], fitting),
-            "slots": _padded([part.slots for part in parts], fitting),
-            "sees": _masks([part.mask for part in parts], fitting),
-            "own": _padded([part.own for part in parts], fitting, nowhere),
-            "lent": np.stack([part.lent for part in parts]),
+            "rows": _padded(rows, padding),
+            "scores": _padded([scoring.scores for scoring in scorings], padding, [-np.inf] * len(parts)),
+            "distances": _padded([scoring.distances for scoring in scorings], padding),
+            "positions": _padded([part.positions for part in parts], padding),
+            "slots": _padded([part.slots for part in parts], padding),
+            "sees": _masks([part.mask for part in parts], padding),
+            "own": _padded([part.own for part in parts], padding, nowhere),
+            "level_slots": np.stack([part.level_slots for part in parts]),
             "shifts": np.stack([scoring.shifts for scoring in scorings]),
             "floors": np.array([scoring.floor for scoring in scorings])[:, None, None],
             "deepest": np.array([scoring.deepest for scoring in scorings])[:, None],
@@ -144,7 +144,7 @@ class DescentInputs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class DeviceLevel:
     """One level of all sessions, on the device. The nodes of a session stand best first, those that are none behind."""
 
     parents: Tensor
@@ -180,27 +180,29 @@ class Descent:
     """Position of the token that row 0 of a context is of."""
 
     @torch.inference_mode()
-    def draw(self, model: DraftModel) -> list[Drawn]:
+    def draw(self, model: DraftModel) -> list[DeviceLevel]:
         """Draw all levels. Waits for nothing on the device."""
         return list(self._levels(model))
 
-    def _levels(self, model: DraftModel) -> Iterator[Drawn]:
+    def _levels(self, model: DraftModel) -> Iterator[DeviceLevel]:
         inputs, children = self.inputs, self.children
         nodes = _Nodes(inputs.scores, inputs.distances, inputs.positions, inputs.slots, inputs.sees)
         listed, real = torch.cat((inputs.context, inputs.own), 1), inputs.in_context
-        for lent in inputs.lent.unbind(1):
-            parents, tokens, below = self._best(nodes, children, lent)
+        for level_slots in inputs.level_slots.unbind(1):
+            parents, tokens, below = self._best(nodes, children, level_slots)
             sources = nodes.slots.gather(1, parents)
-            listed = torch.cat((listed, lent), 1)
-            seen = torch.cat((real.expand(-1, lent.shape[1], -1), below.sees), 2)
-            batch = DeviceBatch(tokens.view(-1), below.positions.view(-1) - self.first, lent.reshape(-1), listed, seen)
+            listed = torch.cat((listed, level_slots), 1)
+            seen = torch.cat((real.expand(-1, level_slots.shape[1], -1), below.sees), 2)
+            batch = DeviceBatch(
+                tokens.view(-1), below.positions.view(-1) - self.first, level_slots.reshape(-1), listed, seen
+            )
             logits = model.run_level(batch, sources.view(-1))
             children, nodes = self.ranking.rank(logits, below.positions.view(-1)), below
-            yield Drawn(parents, tokens, below.scores, children)
+            yield DeviceLevel(parents, tokens, below.scores, children)
 
-    def _best(self, nodes: _Nodes, children: Ranked, lent: Tensor) -> tuple[Tensor, Tensor, _Nodes]:
+    def _best(self, nodes: _Nodes, children: Ranked, level_slots: Tensor) -> tuple[Tensor, Tensor, _Nodes]:
         """Choose the best children of each session's nodes -> the rows of their parents, their tokens, and the nodes that they are."""
-        inputs, (size, count), width = self.inputs, nodes.scores.shape, lent.shape[1]
+        inputs, (size, count), width = self.inputs, nodes.scores.shape, level_slots.shape[1]
         tokens, raw = (part.view(size, count, -1) for part in (children.tokens, children.raw))
         scores = nodes.scores.unsqueeze(2) + edges_of(raw, self._shifts(nodes.distances))
         impossible = (scores < inputs.floors) | (nodes.positions + 1 >= inputs.deepest).unsqueeze(2)
@@ -212,12 +214,12 @@ class Descent:
         best, places = ranked[:, :width].contiguous(), order[:, :width]
         parents = places.div(tokens.shape[2], rounding_mode="floor").clamp(max=count - 1)
         above = parents.unsqueeze(2).expand(-1, -1, nodes.sees.shape[2])
-        itself = torch.eye(width, dtype=torch.bool, device=lent.device).expand(size, -1, -1)
+        itself = torch.eye(width, dtype=torch.bool, device=level_slots.device).expand(size, -1, -1)
         below = _Nodes(
             best,
             nodes.distances.gather(1, parents) + 1,
             nodes.positions.gather(1, parents) + 1,
-            lent,
+            level_slots,
             torch.cat((nodes.sees.gather(1, above), itself), 2),
         )
         return parents, pad(tokens.flatten(1), (0, missing)).gather(1, places), below
@@ -230,7 +232,7 @@ class Descent:
 
 
 def _contexts(
-    contexts: Sequence[RowPages], tables: PageTables, device: torch.device, fitting: Fitting
+    contexts: Sequence[RowPages], tables: PageTables, device: torch.device, padding: Padding
 ) -> tuple[Tensor, Tensor]:
     """Look up the slots int64 [B, C] of contexts, and which of them are real [B, 1, C]: for a CPU in the host's tables."""
     most = max(context.length for context in contexts)
@@ -239,15 +241,15 @@ def _contexts(
         slots = torch.from_numpy(tables.slots[numbers, :most])
     else:
         slots = tables.on(device)[on_device(numbers, device), :most].long()
-    slots = pad(slots, (0, fitting(most) - most))
+    slots = pad(slots, (0, padding(most) - most))
     lengths = on_device(np.array([[context.length] for context in contexts]), device)
     real = torch.arange(slots.shape[1], device=device) < lengths
     return slots.where(real, slots[:, :1]), real.unsqueeze(1)
 
 
-def _padded(parts: Sequence[NDArray[Any]], fitting: Fitting, fill: Sequence[float] | None = None) -> NDArray[Any]:
+def _padded(parts: Sequence[NDArray[Any]], padding: Padding, fill: Sequence[float] | None = None) -> NDArray[Any]:
     """Stack arrays [n] of several lengths, the short ones filled up with what is given for each, or with their first again."""
-    most = fitting(max(map(len, parts)))
+    most = padding(max(map(len, parts)))
     if len(parts) == 1 and len(parts[0]) == most:
         return parts[0][None]
     padded = np.empty((len(parts), most), dtype=parts[0].dtype)
@@ -257,9 +259,9 @@ def _padded(parts: Sequence[NDArray[Any]], fitting: Fitting, fill: Sequence[floa
     return padded
 
 
-def _masks(parts: Sequence[Mask], fitting: Fitting) -> Mask:
+def _masks(parts: Sequence[Mask], padding: Padding) -> Mask:
     """Stack masks [n, E] of several shapes; who is nobody sees nothing, and what is nothing is seen by nobody."""
-    nodes, seen = (fitting(int(most)) for most in np.max([part.shape for part in parts], axis=0))
+    nodes, seen = (padding(int(most)) for most in np.max([part.shape for part in parts], axis=0))
     padded = np.zeros((len(parts), nodes, seen), dtype=np.bool_)
     for number, part in enumerate(parts):
         padded[number, : part.shape[0], : part.shape[1]] = part

@@ -19,7 +19,7 @@ class Ranked:
     """int64 [n, c]"""
     raw: Tensor
     """float64 [n, c] log-probabilities, descending."""
-    fit: Tensor
+    finite: Tensor
     """bool [n] whether the logits of a node were numbers at all."""
 
     @staticmethod
@@ -31,7 +31,7 @@ class Ranked:
 
     def at(self, rows: Tensor) -> Ranked:
         """Take what is of rows int64 [m]."""
-        return Ranked(*(part.index_select(0, rows) for part in (self.tokens, self.raw, self.fit)))
+        return Ranked(*(part.index_select(0, rows) for part in (self.tokens, self.raw, self.finite)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

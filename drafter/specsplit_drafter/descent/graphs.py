@@ -1,7 +1,7 @@
 """Captured descents: one graph for all levels, by the shape of what it reads.
 
 Contexts, frontiers and noise are padded, so that there are few shapes. Sessions are not: a graph is for so many. One that is new is
-captured when it comes for the second time, as long as there is room (`graph_table.py`).
+captured when it comes for the second time, as long as there is room (`graph_cache.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.nn.functional import pad
 
 from specsplit.model.graphs import Captured, Capturer, Results
 from specsplit.records import Eager, GraphStatistics
-from specsplit_drafter.descent.descent import Descent, Drawn
+from specsplit_drafter.descent.descent import Descent, DeviceLevel
 from specsplit_drafter.descent.device_ranking import DeviceRanking, Ranked
-from specsplit_drafter.descent.graph_table import GraphTable
+from specsplit_drafter.descent.graph_cache import GraphCache
 from specsplit_drafter.drafts.draft_model import DraftModel
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _LEAST: Final = 16
 
 
-def fitting(length: int) -> int:
+def padded_length(length: int) -> int:
     """Pad a length to a power of two, 16 at least; 0 and 1 are as they are."""
     return length if length < 2 else max(_LEAST, 1 << (length - 1).bit_length())
 
@@ -37,7 +37,7 @@ def fitting(length: int) -> int:
 class _Graph:
     inputs: Descent
     """What it reads."""
-    drawn: list[Drawn]
+    drawn: list[DeviceLevel]
     """What it writes."""
     captured: Captured
 
@@ -48,7 +48,7 @@ class DescentGraphs:
     def __init__(self, model: DraftModel, capturer: Capturer) -> None:
         self._model = model
         self._capturer = capturer
-        self._graphs: GraphTable[_Graph] = GraphTable()
+        self._graphs: GraphCache[_Graph] = GraphCache()
         self._failed = False
         self._replayed = 0
         self._eager: Counter[Eager] = Counter()
@@ -59,14 +59,14 @@ class DescentGraphs:
         return GraphStatistics(len(self._graphs), self._capturer.nbytes, self._replayed, dict(self._eager))
 
     @torch.inference_mode()
-    def draw(self, descent: Descent) -> list[Drawn]:
+    def draw(self, descent: Descent) -> list[DeviceLevel]:
         """Draw all levels. What is drawn is to be read before the next call."""
         descent = replace(descent, ranking=_padded(descent.ranking))
         graph = Eager.BIAS if descent.ranking.rows.bias is not None else self._graph(descent)
         if isinstance(graph, Eager):
             self._eager[graph] += 1
             return descent.draw(self._model)
-        write(descent, graph.inputs)
+        copy_into(descent, graph.inputs)
         graph.captured.replay()
         self._replayed += 1
         return graph.drawn
@@ -79,7 +79,7 @@ class DescentGraphs:
             return graph
         if self._failed:
             return Eager.FAILED
-        return self._graphs.obstacle(shape) or self._captured(shape, descent)
+        return self._graphs.why_eager(shape) or self._captured(shape, descent)
 
     def _captured(self, shape: Hashable, descent: Descent) -> _Graph | Eager:
         try:
@@ -93,7 +93,7 @@ class DescentGraphs:
 
     def _capture(self, descent: Descent) -> _Graph:
         inputs: Descent = copy_of(descent)
-        drawn: list[Drawn] = []
+        drawn: list[DeviceLevel] = []
 
         def work() -> Results:
             drawn[:] = inputs.draw(self._model)
@@ -105,10 +105,10 @@ class DescentGraphs:
 
 def _padded(ranking: DeviceRanking) -> DeviceRanking:
     rows = len(ranking.noise)
-    return replace(ranking, noise=pad(ranking.noise, (0, 0, 0, fitting(rows) - rows)))
+    return replace(ranking, noise=pad(ranking.noise, (0, 0, 0, padded_length(rows) - rows)))
 
 
-def _results(drawn: list[Drawn]) -> dict[Hashable, Tensor]:
+def _results(drawn: list[DeviceLevel]) -> dict[Hashable, Tensor]:
     """Name all tensors of all levels."""
     results: dict[Hashable, Tensor] = {}
     for number, level in enumerate(drawn):
@@ -119,10 +119,10 @@ def _results(drawn: list[Drawn]) -> dict[Hashable, Tensor]:
     return results
 
 
-def _drawn(results: Results, levels: int) -> list[Drawn]:
+def _drawn(results: Results, levels: int) -> list[DeviceLevel]:
     """Make levels of their tensors by name."""
     return [
-        Drawn(
+        DeviceLevel(
             results[number, "parents"],
             results[number, "tokens"],
             results[number, "scores"],
@@ -159,7 +159,7 @@ def copy_of(value: Any) -> Any:
     return value
 
 
-def write(value: object, into: object) -> None:
+def copy_into(value: object, into: object) -> None:
     """Write a value over the tensors of one of the same shape, without waiting for the device."""
     for target, source in zip(tensors_of(into), tensors_of(value), strict=True):
         target.copy_(source, non_blocking=True)

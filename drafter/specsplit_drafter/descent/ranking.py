@@ -48,7 +48,7 @@ class Ranking:
         """True if what comes behind a node depends on the path to it."""
         return session in self._counts
 
-    def waits(self, session: SessionKey) -> bool:
+    def needs_host(self, session: SessionKey) -> bool:
         """True if ranking has to look at what the device has computed: penalties count on paths, and top_p seeks a mass."""
         sampling = self._samplings[session]
         return sampling.penalised or (not sampling.greedy and sampling.top_p < 1)
@@ -80,7 +80,7 @@ class Ranking:
         return Ranked.of(perturbed, self.children)
 
     def on_device(self, sessions: Sequence[SessionKey], width: int, spans: Sequence[range]) -> DeviceRanking:
-        """Prepare to rank `width` nodes of each of these sessions, none of which `waits`, at any positions in `spans` [B]."""
+        """Prepare to rank `width` nodes of each of these sessions, none of which `needs_host`, at any positions in `spans` [B]."""
         samplings = [self._samplings[session] for session in sessions]
         rows = SamplingBatch(samplings, self._vocab_size, self._device).rows(
             np.arange(len(sessions)).repeat(width).tolist()
@@ -108,7 +108,7 @@ def _places(samplings: Sequence[Sampling], spans: Sequence[range]) -> list[int]:
     ]  # the last is behind them all
 
 
-def no_numbers(position: int) -> SpecsplitError:
+def not_finite(position: int) -> SpecsplitError:
     """Make what a session is told whose logits behind `position` cannot be ranked."""
     return SpecsplitError(
         f"the drafter's logits behind position {position} are NaN or infinite: it cannot draft for this text"

@@ -30,9 +30,9 @@ class ExpansionInput:
     """What one expansion asks of one step, for one session or for some. Rows fed with features come before those that draw on states."""
 
     rows: list[Row] = field(default_factory=list[Row])
-    fed: list[Tensor] = field(default_factory=list[Tensor])
+    features: list[Tensor] = field(default_factory=list[Tensor])
     """Features [n, width] for the first rows."""
-    drawn: list[Slots] = field(default_factory=list[Slots])
+    sources: list[Slots] = field(default_factory=list[Slots])
     """Slots [n] whose states the other rows read."""
     wanted: list[int] = field(default_factory=list[int])
     """Numbers, counted over the whole frontier, of the nodes that the rows ask logits for, in the same order."""
@@ -41,21 +41,21 @@ class ExpansionInput:
     def joined(parts: Sequence[ExpansionInput]) -> ExpansionInput:
         """Make one input of several sessions' parts, in order, but for rows that are fed: those come first."""
         whole = ExpansionInput()
-        fed, others = zip(*(part.apart() for part in parts), strict=True)
+        fed, others = zip(*(part.split() for part in parts), strict=True)
         for part in (*fed, *others):
             whole.rows += part.rows
-            whole.fed += part.fed
-            whole.drawn += part.drawn
+            whole.features += part.features
+            whole.sources += part.sources
             whole.wanted += part.wanted
         return whole
 
-    def apart(self) -> tuple[ExpansionInput, ExpansionInput]:
+    def split(self) -> tuple[ExpansionInput, ExpansionInput]:
         """Split off the row that is fed, if there is one, of one session's part."""
-        if not self.fed:
+        if not self.features:
             return ExpansionInput(), self
         asked = len(self.rows[0].logits_at)
-        fed = ExpansionInput(self.rows[:1], self.fed, [], self.wanted[:asked])
-        return fed, ExpansionInput(self.rows[1:], [], self.drawn, self.wanted[asked:])
+        fed = ExpansionInput(self.rows[:1], self.features, [], self.wanted[:asked])
+        return fed, ExpansionInput(self.rows[1:], [], self.sources, self.wanted[asked:])
 
     @property
     def num_tokens(self) -> int:
@@ -64,8 +64,8 @@ class ExpansionInput:
 
     @property
     def source_slots(self) -> Slots:
-        """All of `drawn` as one array."""
-        return np.concatenate([_NONE, *self.drawn])
+        """All of `sources` as one array."""
+        return np.concatenate([_NONE, *self.sources])
 
     @property
     def logits_at(self) -> Ints:

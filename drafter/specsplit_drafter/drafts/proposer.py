@@ -6,10 +6,10 @@ expanded in a later expansion than its parent, and at most once, or with a kind 
 in a frontier alone, or with a kind that shares it, with nodes whose parents are not the root.
 
 A kind may *descend*: expand the best children of a frontier in the same go, and theirs, several levels deep. It is told how to score them
-(`Scoring`), and gives back what it has drawn. Which of that become nodes is growth's affair again: it says so with `assign_drawn`.
+(`Scoring`), and gives back what it has drawn. Which of that become nodes is growth's affair again: it says so with `assign_levels`.
 
 A kind that drafts with a head also reads *features* of the committed tokens. They come when the verifier has them, so a session may
-be stalled: nothing can be done for it before more arrive. Every other kind takes what `NoFeatures` says.
+be stalled: nothing can be done for it before more arrive. Every other kind takes what `ProposerDefaults` says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from specsplit.tree import ROOT, Ints, Scores, TokenTree
 from specsplit.values import DrafterInfo, Sampling
 
 if TYPE_CHECKING:  # it takes torch, which not every kind needs
-    from specsplit_drafter.drafts.turns import Turns
+    from specsplit_drafter.drafts.group_forwards import GroupForwards
 
 UNBOUNDED: Final = 1 << 30
 SessionKey: TypeAlias = tuple[int, int]
@@ -54,7 +54,7 @@ class Scoring:
 
 
 @dataclass(frozen=True, slots=True)
-class Frontier:
+class FrontierPart:
     """Nodes of one session that are to be expanded now: the root, first and as a rule alone, or nodes below it."""
 
     session: SessionKey
@@ -72,7 +72,7 @@ class Children:
     """[n, c], no two of a row equal."""
     log_probabilities: Scores
     """[n, c], raw (not calibrated), descending; -inf where there is no candidate."""
-    levels: Sequence[Level] = ()
+    levels: Sequence[DrawnLevel] = ()
     """What was drawn below these nodes in the same go, level by level."""
 
     def at(self, rows: Ints) -> Children:
@@ -89,7 +89,7 @@ class Children:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class DrawnLevel:
     """The best children, by score, of the nodes of the level above, and the children of these."""
 
     parents: Ints
@@ -99,25 +99,25 @@ class Level:
     children: Children
 
 
-Expanded: TypeAlias = Children | SpecsplitError | None
+ExpansionOutcome: TypeAlias = Children | SpecsplitError | None
 """What became of a session's frontier in an expansion. None: not yet; an error: the session must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Advance:
+class AppliedCommit:
     """What a commit means to a proposer. The session's tree is rerooted already."""
 
     tokens: Sequence[int]
     """The committed tokens, the bonus (the new root) last."""
     accepted: Sequence[int]
     """Slots, before the reroot, of the accepted nodes, the one below the old root first; one fewer than tokens."""
-    moved: Ints | None
+    new_slots: Ints | None
     """The new slot of every old one [n], -1 for the dead. None after a miss: nothing survives."""
 
     @property
     def path(self) -> list[int]:
         """Slots, before the reroot, of the committed tokens that were nodes, the bonus among them after a hit."""
-        return [*self.accepted] if self.moved is None else [*self.accepted, int((self.moved == ROOT).argmax())]
+        return [*self.accepted] if self.new_slots is None else [*self.accepted, int((self.new_slots == ROOT).argmax())]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Proposer(Protocol):
         ...
 
     @property
-    def turns(self) -> Turns | None:
+    def group(self) -> GroupForwards | None:
         """How it expands together with the other ranks of its group; None: it is alone."""
         ...
 
@@ -185,16 +185,16 @@ class Proposer(Protocol):
         """
         ...
 
-    def commit(self, session: SessionKey, advance: Advance) -> None:
+    def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         """Follow a commit. Raises Exhausted if the longer context does not fit now; the session must then be closed."""
         ...
 
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> Sequence[Expanded]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> Sequence[ExpansionOutcome]:
         """Propose children of each session's nodes, all in one batch; no session stands there twice.
 
         With more `levels`, and where a part of the frontier has a scoring, the best of these children are expanded too, as by a further
         call in whose frontier they stand, and so on: `levels` in all, or fewer where there is no room or the kind does not go so deep.
-        `assign_drawn` must follow then.
+        `assign_levels` must follow then.
 
         None means not yet: the session's context is still being read, a part with each call; only a frontier with a root can get it.
         Ask again.
@@ -202,7 +202,7 @@ class Proposer(Protocol):
         """
         ...
 
-    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+    def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         """Take in what became of every level that was drawn below a frontier: the slots of its nodes in the tree [n], -1 for those that
         are none, or were not to be expanded. What was kept for these is freed."""
         ...
@@ -228,10 +228,10 @@ class Proposer(Protocol):
         ...
 
 
-class NoFeatures:
+class ProposerDefaults:
     """What kinds that read no features, and have no model that descends or that ranks could share, have to say of these."""
 
-    turns: None = None
+    group: None = None
     max_levels: int = 1
     graphs: GraphStatistics = GraphStatistics()
     max_depth: int = UNBOUNDED
@@ -246,7 +246,7 @@ class NoFeatures:
         """Tell that it never waits for features."""
         return False
 
-    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+    def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         """Do nothing: nothing is drawn below a frontier."""
 
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:

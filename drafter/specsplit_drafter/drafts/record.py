@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from specsplit.observe import TraceContext
 from specsplit.records import TurnCosts
-from specsplit_drafter.drafts.proposer import Frontier, SessionKey
+from specsplit_drafter.drafts.proposer import FrontierPart, SessionKey
 
 
 @dataclass(slots=True)
-class Share:
+class ExpansionShare:
     """One traced session's part in an expansion. Nobody changes it once it is told."""
 
     session: SessionKey
@@ -33,9 +33,9 @@ class Expansion:
 
     began: float
     ended: float
-    frontier: Sequence[Frontier]
+    frontier: Sequence[FrontierPart]
     """Nodes that were to be expanded, by session."""
-    shares: tuple[Share, ...]
+    shares: tuple[ExpansionShare, ...]
     """Shares of the sessions that are traced in so much detail, and only where something was done."""
 
     @property
@@ -50,7 +50,7 @@ class Expansion:
 
 
 @dataclass(slots=True)
-class Round:
+class CommitRound:
     """A commit round of one traced session: from its open, or a commit, to the next commit or its end. It is told once it is over."""
 
     session: SessionKey
@@ -84,6 +84,6 @@ class Cycle:
     """One cycle of the engine in which there was anything to tell. The rounds were over before the expansion began."""
 
     expansion: Expansion | None
-    rounds: tuple[Round, ...]
+    rounds: tuple[CommitRound, ...]
     turns: tuple[RankTurn, ...] = ()
     """Turns of the drafter's rank group that had a forward."""

@@ -4,7 +4,7 @@ Every token of a session has a slot of its own (pages of one), so that a tree co
 life; if it is accepted, the slot is appended to the context's table, and if it dies, the slot goes back to the pool.
 
     context   the committed tokens from position `first` on, root included; `computed` of them, from the front, have their KV
-    tree      expanded nodes below the root; all of them have their KV but those that are `missing`
+    tree      expanded nodes below the root; all of them have their KV but those that are `uncomputed`
 
 The slot of a node is a column of the session's tree. A node has its KV only if its parent has (where it has a row here). So of an
 accepted path the part with KV comes first and is taken over, and the rest (the bonus at the latest) is pending and computed with the
@@ -23,7 +23,7 @@ from specsplit.model.pages.batch import Mask, Row
 from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.model.pages.tables import RowPages, Slots
 from specsplit.tree import ROOT, Flags, Ints, TokenTree
-from specsplit_drafter.drafts.proposer import Advance
+from specsplit_drafter.drafts.proposer import AppliedCommit
 
 CONTEXT_RESERVE: Final = 8
 """Slots per session that nodes leave free for committed tokens."""
@@ -42,9 +42,9 @@ class TokenMap:
         self.first: Final = first
         self.computed = 0
         """Rows of the context, from the front, that have their KV."""
-        self.missing: Ints = _NO_NODES
+        self.uncomputed: Ints = _NO_NODES
         """Nodes with a slot, but no KV yet."""
-        self._lent: Slots = _NO_NODES
+        self._provisional: Slots = _NO_NODES
         """Slots of what is drawn below a frontier, until it is known which of it are nodes."""
         self._pool = pool
         self._tree = tree
@@ -53,7 +53,7 @@ class TokenMap:
         self._slots = tree.attach(np.int64, _NO_SLOT, remembers=True)
 
     @property
-    def held(self) -> Flags:
+    def has_slot(self) -> Flags:
         """For each place in the tree: true if the node there has a slot."""
         return self._slots.data[: len(self._tree) + 1] != _NO_SLOT
 
@@ -66,40 +66,40 @@ class TokenMap:
         """Take slots for a context of so many committed tokens, from position 0. Raises OutOfPages."""
         self._table.reserve(max(0, num_tokens - self.first))
 
-    def commit(self, advance: Advance) -> None:
+    def commit(self, applied: AppliedCommit) -> None:
         """Take over the slots of accepted nodes and free those of the dead. `reserve` must follow."""
-        before, path = self._slots.before, advance.path
+        before, path = self._slots.before, applied.path
         own = before.take(path)
         own = own.compress(own != _NO_SLOT)
         self._table.adopt(own)
         if self._exact:
-            self.computed += len(own) - len({*path} & {*self.missing.tolist()})
+            self.computed += len(own) - len({*path} & {*self.uncomputed.tolist()})
         before[path] = _NO_SLOT
-        dead = before if advance.moved is None else before.compress(advance.moved < 0)
+        dead = before if applied.new_slots is None else before.compress(applied.new_slots < 0)
         self._pool.release(dead.compress(dead != _NO_SLOT))
         self._slots.data[ROOT] = _NO_SLOT  # it is the context's now
-        alive = _NO_NODES if advance.moved is None else advance.moved.take(self.missing)
-        self.missing = alive.compress(alive > ROOT)
+        alive = _NO_NODES if applied.new_slots is None else applied.new_slots.take(self.uncomputed)
+        self.uncomputed = alive.compress(alive > ROOT)
 
-    def read(self, tokens: Sequence[int], stop: int, logits_at: Sequence[int] = ()) -> Row:
+    def context_row(self, tokens: Sequence[int], stop: int, logits_at: Sequence[int] = ()) -> Row:
         """Make the row of the pending tokens before position `stop`, which count as computed then; `tokens` are all committed ones."""
         done = stop - self.first
         row = Row.chunk(tokens[self.first + self.computed : stop], self._table.upto(done), logits_at)
         self.computed = done
         return row
 
-    def add(self, nodes: Ints) -> None:
-        """Give nodes that are to be expanded slots, if they have none. They are missing until `branch`. Raises OutOfPages."""
+    def add_nodes(self, nodes: Ints) -> None:
+        """Give nodes that are to be expanded slots, if they have none. They are uncomputed until `node_row`. Raises OutOfPages."""
         new = nodes.compress(self._slots.data.take(nodes) == _NO_SLOT)
         self._slots.data[new] = self._pool.allocate(len(new))
-        self.missing = np.concatenate((self.missing, nodes))
+        self.uncomputed = np.concatenate((self.uncomputed, nodes))
 
-    def branch(self, logits_at: Sequence[int] = ()) -> Row:
-        """Make the row of the missing nodes (at least one), which are missing no longer.
+    def node_row(self, logits_at: Sequence[int] = ()) -> Row:
+        """Make the row of the uncomputed nodes (at least one), which count as computed then.
 
         The whole context must be read before them, or in the same forward.
         """
-        nodes, self.missing = self.missing, _NO_NODES
+        nodes, self.uncomputed = self.uncomputed, _NO_NODES
         seen, mask = self._paths(nodes)
         return Row(
             tokens=self._tree.tokens.take(nodes),
@@ -109,32 +109,32 @@ class TokenMap:
             logits_at=logits_at,
         )
 
-    def lend(self, levels: int, width: int) -> Slots:
-        """Take slots [levels, width] for what is drawn below a frontier, until `assign_drawn`. Raises OutOfPages."""
-        self._reclaim(_NO_NODES)
-        self._lent = self._pool.allocate(levels * width).reshape(levels, width)
-        return self._lent
+    def allocate_levels(self, levels: int, width: int) -> Slots:
+        """Take slots [levels, width] for what is drawn below a frontier, until `assign_levels`. Raises OutOfPages."""
+        self._free_provisional(_NO_NODES)
+        self._provisional = self._pool.allocate(levels * width).reshape(levels, width)
+        return self._provisional
 
-    def assign_drawn(self, levels: Sequence[Ints]) -> None:
+    def assign_levels(self, levels: Sequence[Ints]) -> None:
         """Leave the slots of every lent level to these nodes [n], the first of it, whose KV stands there; to -1 none. All others are freed.
 
         What a node had before is freed too.
         """
-        nodes = np.full(self._lent.shape, -1, dtype=np.int64)
+        nodes = np.full(self._provisional.shape, -1, dtype=np.int64)
         for row, slots in zip(nodes, levels, strict=False):  # no node stands in levels that are not told of
             row[: len(slots)] = slots
         taken = nodes >= 0
         before = self._slots.data.take(nodes[taken])
-        self._slots.data[nodes[taken]] = self._lent[taken]
-        self._lent = self._lent[~taken]
-        self._reclaim(before.compress(before != _NO_SLOT))
+        self._slots.data[nodes[taken]] = self._provisional[taken]
+        self._provisional = self._provisional[~taken]
+        self._free_provisional(before.compress(before != _NO_SLOT))
 
-    def _reclaim(self, more: Slots) -> None:
+    def _free_provisional(self, more: Slots) -> None:
         """Free what is lent, and more."""
-        self._pool.release(np.concatenate((self._lent.reshape(-1), more)))
-        self._lent = _NO_NODES
+        self._pool.release(np.concatenate((self._provisional.reshape(-1), more)))
+        self._provisional = _NO_NODES
 
-    def seen_from(self, nodes: Ints) -> tuple[Slots, Mask]:
+    def visible_nodes(self, nodes: Ints) -> tuple[Slots, Mask]:
         """Look up the slots [E] of the nodes on the paths of these, the root not counted, and which of them each one sees [n, E]."""
         below = (nodes != ROOT).nonzero()[0]
         if not len(below):
@@ -160,7 +160,7 @@ class TokenMap:
         """Look up the slots of rows start <= i < stop of the context, [stop - start]."""
         return self._table.slots(start, stop)
 
-    def slots_above(self, nodes: Ints) -> Slots:
+    def parent_slots(self, nodes: Ints) -> Slots:
         """Look up the slots of the parents of nodes [n], the root among them."""
         return self.slots_of(self._tree.parents.take(nodes))
 
@@ -184,7 +184,7 @@ class TokenMap:
     def release(self) -> None:
         """Free every slot."""
         self._table.release()
-        self._reclaim(_NO_NODES)
+        self._free_provisional(_NO_NODES)
         slots = self._slots.data[: len(self._tree) + 1]
         self._pool.release(slots.compress(slots != _NO_SLOT))
         slots[:] = _NO_SLOT

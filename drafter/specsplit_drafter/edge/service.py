@@ -139,7 +139,7 @@ def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
     from specsplit.model.graphs import CudaCapturer  # noqa: PLC0415
     from specsplit.model.ranks.mesh import TorchMesh  # noqa: PLC0415
     from specsplit.model.tensors.device import check_device  # noqa: PLC0415
-    from specsplit_drafter.drafts.turns import Turns  # noqa: PLC0415
+    from specsplit_drafter.drafts.group_forwards import GroupForwards  # noqa: PLC0415
     from specsplit_drafter.kinds.model_proposer import ModelProposer  # noqa: PLC0415
 
     check_device(settings.device)
@@ -154,7 +154,7 @@ def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
     with telling(mesh):
         model = load(settings, settings.model, mesh)
         lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))
-        return ModelProposer(model, settings.children, turns=Turns(model, lockstep, clock))
+        return ModelProposer(model, settings.children, group=GroupForwards(model, lockstep, clock))
 
 
 @contextmanager

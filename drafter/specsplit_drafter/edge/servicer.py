@@ -59,8 +59,8 @@ class DrafterServicer(rpc.DrafterServiceServicer):
         reader = asyncio.create_task(self._read(stream, request_iterator, answers))
         try:
             while (events := await answers.get()) is not None:
-                told = [(session, self._as_event(event)) for session, event in events]
-                for message in packed(told, self._most_bytes):
+                answered = [(session, self._as_event(event)) for session, event in events]
+                for message in packed(answered, self._most_bytes):
                     yield wire.draft_response(message)
             if not self._drained:
                 await reader
@@ -92,7 +92,7 @@ class DrafterServicer(rpc.DrafterServiceServicer):
             if answers is not None:
                 answers.put_nowait(events)
         if cycle is not None:
-            self._telemetry.tell(cycle)
+            self._telemetry.record(cycle)
 
     def _as_event(self, answer: Answer) -> wire.ToVerifier:
         if not isinstance(answer, SpecsplitError):

@@ -11,7 +11,7 @@ from specsplit.records import DrafterStatistics
 from specsplit.rpc import code_of
 from specsplit.settings import DrafterSettings
 from specsplit_drafter.drafts.proposer import SessionKey
-from specsplit_drafter.drafts.record import Cycle, Expansion, Round, Share
+from specsplit_drafter.drafts.record import CommitRound, Cycle, Expansion, ExpansionShare
 from specsplit_drafter.engine.rounds import Rounds
 
 
@@ -37,7 +37,7 @@ class Telemetry:
         """Count a session that was ended on this side."""
         self.metrics.refused(code_of(error).name)
 
-    def tell(self, cycle: Cycle) -> None:
+    def record(self, cycle: Cycle) -> None:
         """Make metrics and spans of a cycle of the engine that is over."""
         for round_ in cycle.rounds:
             self._round(round_)
@@ -48,7 +48,7 @@ class Telemetry:
             if cycle.expansion.shares:
                 self._expansion(cycle.expansion)
 
-    def _round(self, round_: Round) -> None:
+    def _round(self, round_: CommitRound) -> None:
         self._tracing.span(
             "spec_draft",
             round_.began,
@@ -80,14 +80,14 @@ class Telemetry:
                     links=links,
                 )
 
-    def _context(self, share: Share) -> TraceContext:
+    def _context(self, share: ExpansionShare) -> TraceContext:
         """Look up the context of the round which a share belongs to."""
         if share.session not in self._contexts:
             self._contexts[share.session] = self._tracing.below(share.parent)
         return self._contexts[share.session]
 
 
-def _parts(share: Share) -> list[tuple[str, dict[str, int]]]:
+def _parts(share: ExpansionShare) -> list[tuple[str, dict[str, int]]]:
     """List the spans that a share is made into, with their attributes."""
     parts: list[tuple[str, dict[str, int]]] = []
     if share.tokens:

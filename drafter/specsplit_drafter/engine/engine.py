@@ -39,7 +39,7 @@ class Outbox(Protocol):
         ...
 
 
-class Durations:
+class ExpansionTimes:
     """How many expansions there were, and how long one takes."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Engine:
     def __init__(self, table: SessionTable, clock: Clock, outbox: Outbox, on_failure: Callable[[], None]) -> None:
         """`on_failure` is called, on the engine's thread, if that thread ends by an error of its own."""
         self._table = table
-        self._turns = table.proposer.turns
+        self._group = table.proposer.group
         self._clock = clock
         self._outbox = outbox
         self._on_failure = on_failure
@@ -69,13 +69,13 @@ class Engine:
         self._numbers = count(1)
         self._when_idle: Callable[[], None] | None = None
         self._stopping = False
-        self._durations = Durations()
+        self._expansion_times = ExpansionTimes()
         self._thread = threading.Thread(target=self._run, name="drafter-engine", daemon=True)
 
     @property
     def rank(self) -> Rank | None:
         """Where it stands in its group; None: it is alone."""
-        return None if self._turns is None else self._turns.rank
+        return None if self._group is None else self._group.rank
 
     @property
     def info(self) -> DrafterInfo:
@@ -123,14 +123,14 @@ class Engine:
         return DrafterStatistics(
             sessions=self._table.num_sessions,
             streams=len(self._streams),
-            expansions=self._durations.count,
+            expansions=self._expansion_times.count,
             expanded_nodes=counts.expanded_nodes,
             pushed_nodes=counts.pushed_nodes,
             commits=counts.commits,
             committed_nodes=counts.committed_nodes,
             used_pages=pages.used,
             total_pages=pages.total,
-            expansion_ms=self._durations.mean_ms,
+            expansion_ms=self._expansion_times.mean_ms,
             graphs=self._table.proposer.graphs,
         )
 
@@ -141,8 +141,8 @@ class Engine:
             sessions=self._table.num_sessions,
             free_pages=pages.total - pages.used,
             total_pages=pages.total,
-            steps=self._durations.count,
-            step_ms=self._durations.mean_ms,
+            steps=self._expansion_times.count,
+            step_ms=self._expansion_times.mean_ms,
         )
 
     def _run(self) -> None:
@@ -151,9 +151,9 @@ class Engine:
             while not self._stopping:
                 self._take(rest_s)
                 rest_s = self._cycle()
-                self._tell_if_idle()
-            if self._turns is not None:
-                self._turns.rank.end()
+                self._notify_if_idle()
+            if self._group is not None:
+                self._group.rank.end()
         except RankLost as error:
             _log.error("sessions are handed back, and this process ends: %s", error)
             self._end_rounds(str(error))
@@ -162,8 +162,8 @@ class Engine:
             _log.exception("the drafter's engine failed")
             self._end_rounds("the drafter's engine failed")
             self._on_failure()
-            if self._turns is not None:
-                self._turns.rank.fail(f"{type(error).__name__}: {error}")
+            if self._group is not None:
+                self._group.rank.fail(f"{type(error).__name__}: {error}")
             raise
         else:
             self._end_rounds("the drafter has stopped")
@@ -180,39 +180,40 @@ class Engine:
     def _cycle(self) -> float | None:
         """Expand, if there is something to expand -> for how many seconds to rest then; None: until something happens."""
         table = self._table
-        self._tell(table.outgoing())  # a commit may have made more of what is there already: do not keep it for later
-        if self._turns is not None and self._turns.rank.parked:
-            self._turns.rank.rests(unfinished=table.num_sessions > 0)
+        # A commit may have made nodes of candidates: they leave before the next expansion.
+        self._deliver(table.outgoing())
+        if self._group is not None and self._group.rank.parked:
+            self._group.rank.rests(unfinished=table.num_sessions > 0)
             return None
-        more = table.at_once
+        more = table.expansions_per_message
         while more:
             if (times := self._expand()) is None:
-                rest_s = None if self._turns is None else self._turns.sit_out(table.num_sessions)
-                self._tell(table.outgoing(), self._told_of(None))
+                rest_s = None if self._group is None else self._group.run_idle(table.num_sessions)
+                self._deliver(table.outgoing(), self._cycle_of(None))
                 return rest_s
             more = more - 1 if self._inbox.empty() else 0
             outgoing = {} if more else table.outgoing()
-            expansion = Expansion(*times, table.expansions.frontier, table.rounds.take_shares())
-            self._tell(outgoing, self._told_of(expansion))
+            expansion = Expansion(*times, table.expansion_cost.frontier, table.rounds.take_shares())
+            self._deliver(outgoing, self._cycle_of(expansion))
         return 0.0
 
     def _expand(self) -> tuple[float, float] | None:
         """Expand once: when that began and ended, None if every session rests."""
         began, graphs = self._clock.now(), self._table.proposer.graphs
         self._table.rounds.stamp(began)
-        if self._table.step() == 0:
+        if self._table.expand() == 0:
             return None
         ended = self._clock.now()
-        self._durations.add((ended - began) * 1e3)
-        self._table.expansions.ran(ended - began, graphs, self._table.proposer.graphs)
+        self._expansion_times.add((ended - began) * 1e3)
+        self._table.expansion_cost.observe_run(ended - began, graphs, self._table.proposer.graphs)
         return began, ended
 
-    def _told_of(self, expansion: Expansion | None) -> Cycle | None:
-        rounds = self._table.rounds.take_over()
-        turns = () if self._turns is None else self._turns.take_over()
+    def _cycle_of(self, expansion: Expansion | None) -> Cycle | None:
+        rounds = self._table.rounds.take_ended()
+        turns = () if self._group is None else self._group.take_turns()
         return Cycle(expansion, rounds, turns) if expansion or rounds or turns else None
 
-    def _tell(self, outgoing: Outgoing, cycle: Cycle | None = None) -> None:
+    def _deliver(self, outgoing: Outgoing, cycle: Cycle | None = None) -> None:
         if outgoing or cycle:
             self._outbox.deliver(outgoing, cycle)
 
@@ -220,7 +221,7 @@ class Engine:
         rounds = self._table.rounds
         rounds.close_all(why)
         rounds.stamp(self._clock.now())
-        self._tell({}, self._told_of(None))
+        self._deliver({}, self._cycle_of(None))
 
     def _handle(self, event: Inbound) -> None:
         match event:
@@ -231,19 +232,19 @@ class Engine:
                     self._table.handle((stream, session), each)
             case StreamClosed(stream):
                 self._streams.discard(stream)
-                self._table.lose(stream)
+                self._table.close_stream(stream)
             case Drain(when_idle):
                 self._table.draining = True
                 self._when_idle = when_idle
             case StartWave(number):
-                if self._turns is not None:
-                    self._turns.rank.start(number)
+                if self._group is not None:
+                    self._group.rank.start(number)
             case HandBack():
                 self._table.refuse_all(Unavailable("the drafter is going away"))
             case Stop():
                 self._stopping = True
 
-    def _tell_if_idle(self) -> None:
+    def _notify_if_idle(self) -> None:
         if self._when_idle is not None and self._table.num_sessions == 0:
             self._when_idle()
             self._when_idle = None

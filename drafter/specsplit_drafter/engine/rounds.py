@@ -12,7 +12,7 @@ from typing import TypeAlias
 from specsplit.observe import TraceContext
 from specsplit.speculation import Grow
 from specsplit_drafter.drafts.proposer import SessionKey
-from specsplit_drafter.drafts.record import Round, Share
+from specsplit_drafter.drafts.record import CommitRound, ExpansionShare
 
 Follows: TypeAlias = Callable[[int, TraceContext | None], bool]
 """Whether a session is traced at a level now, given that level and the parent of its spans. `Tracing.follows` is one."""
@@ -32,12 +32,12 @@ class Rounds:
         self._follows = follows
         self._parents: dict[SessionKey, TraceContext] = {}
         """Parents of the spans of every open session whose verifier traces it, at whatever level."""
-        self._running: dict[SessionKey, Round] = {}
-        self._begun: list[Round] = []
-        self._ended: list[Round] = []
+        self._running: dict[SessionKey, CommitRound] = {}
+        self._begun: list[CommitRound] = []
+        self._ended: list[CommitRound] = []
         """Rounds that ended since the last `stamp`; `_begun` has those that began."""
-        self._over: list[Round] = []
-        self._shares: dict[SessionKey, Share] = {}
+        self._stamped: list[CommitRound] = []
+        self._shares: dict[SessionKey, ExpansionShare] = {}
         """Shares in the expansion that is going on, or in the last one until they are taken."""
 
     def opened(self, session: SessionKey, traceparent: str) -> None:
@@ -67,7 +67,7 @@ class Rounds:
         """Begin an expansion of nodes of these sessions."""
         parents = ((session, self._running[session].parent) for session in sessions if session in self._running)
         self._shares = {
-            session: Share(session, parent, pending(session))
+            session: ExpansionShare(session, parent, pending(session))
             for session, parent in parents
             if self._is_traced(_SHARES, parent)
         }
@@ -98,15 +98,15 @@ class Rounds:
             round_.began = now
         for round_ in self._ended:
             round_.ended = now
-        self._over += self._ended
+        self._stamped += self._ended
         self._begun, self._ended = [], []
 
-    def take_over(self) -> tuple[Round, ...]:
+    def take_ended(self) -> tuple[CommitRound, ...]:
         """Take the rounds that were over at the last `stamp`; each is told once."""
-        over, self._over = self._over, []
-        return tuple(over)
+        ended, self._stamped = self._stamped, []
+        return tuple(ended)
 
-    def take_shares(self) -> tuple[Share, ...]:
+    def take_shares(self) -> tuple[ExpansionShare, ...]:
         """Take the shares of the last expansion; each is told once."""
         shares, self._shares = self._shares, {}
         return tuple(share for share in shares.values() if share.tokens or share.nodes)
@@ -117,7 +117,7 @@ class Rounds:
     def _begin(self, session: SessionKey, commits: int) -> None:
         parent = self._parents[session]
         if self._is_traced(_ROUNDS, parent):
-            round_ = self._running[session] = Round(session, parent, commits)
+            round_ = self._running[session] = CommitRound(session, parent, commits)
             self._begun.append(round_)
 
     def _end(self, session: SessionKey, error: str | None) -> None:

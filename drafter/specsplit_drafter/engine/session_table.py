@@ -23,11 +23,11 @@ from specsplit.tree import Ints
 from specsplit.values import Plan
 from specsplit.wire.common import check_tokens
 from specsplit_drafter.drafts.calibration import DISTANCES, Calibrations
-from specsplit_drafter.drafts.proposer import Children, Expanded, Frontier, Proposer, SessionKey
+from specsplit_drafter.drafts.proposer import Children, ExpansionOutcome, FrontierPart, Proposer, SessionKey
 from specsplit_drafter.engine.rounds import Rounds
-from specsplit_drafter.growth.cost import Expansions, expansions_at_once
+from specsplit_drafter.growth.cost import ExpansionCost, expansions_per_message
+from specsplit_drafter.growth.cost_benefit import CostBenefit
 from specsplit_drafter.growth.growth import Growth, choose
-from specsplit_drafter.growth.worth import Worth
 from specsplit_drafter.kinds.isolation import error_of
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ Pace: TypeAlias = Callable[[int], AbstractContextManager[None]]
 """Given the nodes of an expansion, what the expansion happens inside of: a paced device waits there."""
 
 
-_LEAST_BELOW: Final = 16
+_LEAST_LEVEL_WIDTH: Final = 16
 """Nodes of a further level."""
 
 
@@ -97,7 +97,7 @@ class SessionTable:
         self.draining = False
         """True if new sessions are refused."""
         self.counts: Final = DraftCounts()
-        self.expansions: Final = Expansions()
+        self.expansion_cost: Final = ExpansionCost()
         """To be told how long each took."""
         self._limits = limits
         self._pace = pace
@@ -125,7 +125,7 @@ class SessionTable:
             _log.exception("session %d of stream %d: an event of it failed", session[1], session[0])
             self._end(session, error_of(error))
 
-    def lose(self, stream: int) -> None:
+    def close_stream(self, stream: int) -> None:
         """Forget the sessions of a stream that is over."""
         for session in [session for session in self._sessions if session[0] == stream]:
             self._free(session, "the stream of its verifier is over")
@@ -137,20 +137,20 @@ class SessionTable:
         for session in list(self._sessions):
             self._end(session, error)
 
-    def step(self) -> int:
+    def expand(self) -> int:
         """Expand the likeliest nodes of all sessions together; returns how many they were, 0 if every session rests.
 
         A session for which that failed ends.
         """
         keys = {id(state.growth): session for session, state in self._sessions.items()}
         growths = (state.growth for state in self._sessions.values())
-        chosen = choose(growths, self._limits.expand_width, self.proposer.free_kv_slots, self.expansions.line)
+        chosen = choose(growths, self._limits.expand_width, self.proposer.free_kv_slots, self.expansion_cost.line)
         if not chosen:
             return 0
         levels = self._levels(chosen)
-        width = self._width_below(chosen) if levels > 1 else 0
-        frontier = self.expansions.frontier = [
-            Frontier(keys[id(growth)], slots, growth.scoring(slots, width) if width else None)
+        width = self._level_width(chosen) if levels > 1 else 0
+        frontier = self.expansion_cost.frontier = [
+            FrontierPart(keys[id(growth)], slots, growth.scoring(slots, width) if width else None)
             for growth, slots in chosen
         ]
         num_nodes = sum(len(part.slots) for part in frontier)
@@ -159,8 +159,8 @@ class SessionTable:
         with self._pace(num_nodes):
             expansions = self.proposer.expand(frontier, levels)
         self.rounds.read(self.proposer.pending)
-        self.expansions.levels, self.expansions.brought = _levels_of(expansions), 0
-        self.expansions.rows = num_nodes + pending - self._pending(frontier)
+        self.expansion_cost.levels, self.expansion_cost.useful_levels = _levels_of(expansions), 0
+        self.expansion_cost.rows = num_nodes + pending - self._pending(frontier)
         for part, expansion in zip(frontier, expansions, strict=True):
             try:
                 self._expanded(part, expansion)
@@ -170,10 +170,10 @@ class SessionTable:
         return num_nodes
 
     @property
-    def at_once(self) -> int:
+    def expansions_per_message(self) -> int:
         """How many steps to take before the verifiers are told of them."""
-        steps_s = [state.growth.worth.step_s for state in self._sessions.values()]
-        return expansions_at_once(min(steps_s, default=0.0), self.expansions.mean_s)
+        steps_s = [state.growth.cost_benefit.step_s for state in self._sessions.values()]
+        return expansions_per_message(min(steps_s, default=0.0), self.expansion_cost.mean_s)
 
     def _levels(self, chosen: Sequence[tuple[Growth, Ints]]) -> int:
         """Choose how many levels to draw."""
@@ -181,44 +181,44 @@ class SessionTable:
         if most == 1:
             return 1
         most = min(most, *(growth.levels_below(slots) for growth, slots in chosen))
-        steps_s = [growth.worth.step_s for growth, _ in chosen if growth.plan.draft_ahead]
-        alone_s = self.expansions.line.seconds(sum(len(slots) for _, slots in chosen))
-        return self.expansions.level_cost.choose(most, alone_s, min(steps_s, default=math.inf))
+        steps_s = [growth.cost_benefit.step_s for growth, _ in chosen if growth.plan.draft_ahead]
+        alone_s = self.expansion_cost.line.seconds(sum(len(slots) for _, slots in chosen))
+        return self.expansion_cost.level_cost.choose(most, alone_s, min(steps_s, default=math.inf))
 
-    def _width_below(self, chosen: Sequence[tuple[Growth, Ints]]) -> int:
+    def _level_width(self, chosen: Sequence[tuple[Growth, Ints]]) -> int:
         """Count the nodes that a session has on every further level: as many as are expanded now, by powers of two, and 16 if they fit."""
-        most = max(_LEAST_BELOW, *(len(slots) for _, slots in chosen))
+        most = max(_LEAST_LEVEL_WIDTH, *(len(slots) for _, slots in chosen))
         return max(1, min(1 << (most - 1).bit_length(), self._limits.expand_width // len(chosen)))
 
-    def _pending(self, frontier: Sequence[Frontier]) -> int:
+    def _pending(self, frontier: Sequence[FrontierPart]) -> int:
         return sum(self.proposer.pending(part.session) for part in frontier)
 
-    def _expanded(self, part: Frontier, expansion: Expanded) -> None:
+    def _expanded(self, part: FrontierPart, expansion: ExpansionOutcome) -> None:
         """Take in what an expansion brought for one session's nodes. An error ends the session, and no other."""
         growth = self.growth_of(part.session)
         match expansion:
             case SpecsplitError():
                 self._end(part.session, expansion)
             case None:
-                growth.postponed()
+                growth.postpone()
                 growth.stalled = self.proposer.stalled(part.session)
             case Children():
-                below = growth.expanded(expansion)
+                below = growth.add_children(expansion)
                 if part.scoring is not None:
-                    self.proposer.assign_drawn(part.session, below)
+                    self.proposer.assign_levels(part.session, below)
                 expanded = len(part.slots) + sum(int(np.count_nonzero(slots >= 0)) for slots in below)
-                self.expansions.brought = max(self.expansions.brought, len(below))
+                self.expansion_cost.useful_levels = max(self.expansion_cost.useful_levels, len(below))
                 self.counts.expanded_nodes += expanded
                 self.rounds.expanded(part.session, expanded)
 
     def outgoing(self) -> Outgoing:
         """Take what the verifiers have not been told yet, by stream."""
         out: Outgoing = {}
-        for session, event in self._untold():
+        for session, event in self._take_answers():
             out.setdefault(session[0], []).append((session[1], event))
         return out
 
-    def _untold(self) -> Iterator[tuple[SessionKey, Answer]]:
+    def _take_answers(self) -> Iterator[tuple[SessionKey, Answer]]:
         yield from self._refusals
         self._refusals = []
         for session, position in self.proposer.take_read():
@@ -229,7 +229,7 @@ class SessionTable:
                 self.counts.pushed_nodes += len(grow.ids)
                 self.rounds.sent(session, grow)
                 if grow.ids:
-                    state.growth.worth.acknowledgements.sent(grow.ids[-1], now)
+                    state.growth.cost_benefit.acknowledgements.record_sent(grow.ids[-1], now)
                 yield session, grow
 
     def _handle(self, session: SessionKey, event: SessionEvent) -> None:
@@ -245,7 +245,7 @@ class SessionTable:
             case Features():
                 self._feed(session, event)
             case Plan():
-                self._known(session, "plan").growth.replan(event)
+                self._known(session, "plan").growth.set_plan(event)
             case Close():
                 self._free(session)
             case _:
@@ -271,7 +271,7 @@ class SessionTable:
             original,
             event.plan,
             self._limits.expand_width,
-            Worth(self._limits.node_us / 1e6, event.step_us),
+            CostBenefit(self._limits.node_us / 1e6, event.step_us),
             calibration,
             info.max_context,
             max_depth=self.proposer.max_depth,
@@ -298,12 +298,12 @@ class SessionTable:
     def _commit(self, session: SessionKey, event: Commit) -> None:
         state = self._known(session, "commit")
         check_tokens("commit.token_ids", event.tokens, state.vocab_size)
-        state.growth.worth.acknowledged(event.seen, self._clock.now())
-        advance = state.growth.commit(event)
+        state.growth.cost_benefit.acknowledge(event.seen, self._clock.now())
+        applied = state.growth.commit(event)
         self.counts.commits += 1
-        self.counts.committed_nodes += len(advance.accepted)
+        self.counts.committed_nodes += len(applied.accepted)
         self.rounds.committed(session, event.number)
-        self.proposer.commit(session, advance)
+        self.proposer.commit(session, applied)
         state.growth.stalled = self.proposer.stalled(session)
         if state.growth.original.tree.root_position + 1 >= self.proposer.info.max_context:
             raise Incompatible(f"the session fills the drafter's context of {self.proposer.info.max_context} tokens")
@@ -321,6 +321,6 @@ class SessionTable:
             self.rounds.closed(session, error)
 
 
-def _levels_of(expansions: Sequence[Expanded]) -> int:
+def _levels_of(expansions: Sequence[ExpansionOutcome]) -> int:
     """Count the levels that were drawn, by the session that got the most."""
     return 1 + max((len(found.levels) for found in expansions if isinstance(found, Children)), default=0)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-REMEMBERED: Final = 64
+RECENT_COMMITS: Final = 64
 """Commits of which the round trip is the least."""
-MOST_SENT: Final = 1024
+MOST_UNACKNOWLEDGED: Final = 1024
 """Grows that are remembered; a verifier that names no ids acknowledges none."""
 
 
@@ -20,24 +20,24 @@ class Acknowledgements:
     """When nodes of one session were sent, and when the verifier had seen them. Times are seconds of a clock."""
 
     def __init__(self) -> None:
-        self._sent: deque[tuple[int, float]] = deque(maxlen=MOST_SENT)
+        self._unacknowledged: deque[tuple[int, float]] = deque(maxlen=MOST_UNACKNOWLEDGED)
         """Highest id of every grow that has not been acknowledged, and when it left."""
-        self._round_trips: deque[float] = deque(maxlen=REMEMBERED)
+        self._round_trips: deque[float] = deque(maxlen=RECENT_COMMITS)
         self.round_trip_s = 0.0
         """The least of late; 0 if nothing is known."""
 
-    def sent(self, last_id: int, now: float) -> None:
+    def record_sent(self, last_id: int, now: float) -> None:
         """Note that a grow leaves."""
-        self._sent.append((last_id, now))
+        self._unacknowledged.append((last_id, now))
 
-    def seen(self, node_id: int, now: float) -> float:
+    def acknowledge(self, node_id: int, now: float) -> float:
         """Take in the highest id that a commit names, 0 for none; returns by how much the next nodes are late (0: they are not)."""
         left_at = None
-        while self._sent and self._sent[0][0] <= node_id:
-            left_at = self._sent.popleft()[1]
+        while self._unacknowledged and self._unacknowledged[0][0] <= node_id:
+            left_at = self._unacknowledged.popleft()[1]
         if left_at is not None:
             self._round_trips.append(now - left_at)
             self.round_trip_s = min(self._round_trips)
-        if not self._sent or not self._round_trips:
+        if not self._unacknowledged or not self._round_trips:
             return 0.0
-        return max(0.0, now - self._sent[0][1] - self.round_trip_s)
+        return max(0.0, now - self._unacknowledged[0][1] - self.round_trip_s)

@@ -17,7 +17,7 @@ from specsplit_drafter.drafts.proposer import Children
 
 NO_NODES: Final[Ints] = np.empty(0, dtype=np.int64)
 NO_EDGES: Final[Scores] = np.empty(0)
-_NEVER: Final = -1
+_NOT_EXPANDED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Candidates:
             order = np.lexsort((self.parents.take(places), falling))
         return places.take(order[: max(count, 0)])
 
-    def moved(self, slots: Ints, lowest: int) -> Candidates:
+    def remapped(self, slots: Ints, lowest: int) -> Candidates:
         """Follow a reroot that gave every slot a new one, or -1: those whose parents are below slot `lowest` now are gone."""
         parents = slots.take(self.parents)
         alive = (parents >= lowest).nonzero()[0]
@@ -98,12 +98,12 @@ class CandidatePool:
     def __init__(self, tree: TokenTree, calibration: DistanceCalibration) -> None:
         self._tree = tree
         self._calibration = calibration
-        self._waiting = Candidates.none()
+        self._candidates = Candidates.none()
         self._expansions = tree.attach(np.object_, None)
         """The Children that came of an expansion, for all of its nodes."""
         self._rows = tree.attach(np.int64, 0)
         """The node's row in them."""
-        self._distances = tree.attach(np.int64, _NEVER)
+        self._distances = tree.attach(np.int64, _NOT_EXPANDED)
         """Guessed states between the node and the last true feature, when it was expanded: one more than its parent had then."""
 
     def distances(self, slots: Ints) -> Ints:
@@ -117,7 +117,7 @@ class CandidatePool:
         """
         tree = self._tree
         distances = self.distances(slots)
-        again = slots.compress(self._distances.data.take(slots) != _NEVER)
+        again = slots.compress(self._distances.data.take(slots) != _NOT_EXPANDED)
         kept = Children(
             children.tokens, children.log_probabilities
         )  # further levels hold on to all that came with them
@@ -125,8 +125,8 @@ class CandidatePool:
         self._rows.data[slots] = np.arange(len(slots))
         edges = as_sent(self._calibration.log_probabilities(children.log_probabilities, distances))
         if len(again):
-            self._waiting = self._waiting.where(~np.isin(self._waiting.parents, again))
-        self._waiting = self._waiting.merged_with(Candidates.of(slots, children, edges, tree))
+            self._candidates = self._candidates.where(~np.isin(self._candidates.parents, again))
+        self._candidates = self._candidates.merged_with(Candidates.of(slots, children, edges, tree))
         if not len(again) or not edges.size:
             return Rescored(NO_NODES, NO_EDGES)
         return self._rescored(again, children, edges)
@@ -150,10 +150,10 @@ class CandidatePool:
 
     def take(self, count: int, floor: float) -> Candidates:
         """Take those above a floor of log-survival, `count` at most, likeliest first. They are to become nodes."""
-        chosen = self._waiting.likeliest(self._tree, self._tree.root_score + floor, count)
-        found = self._waiting.at(chosen)
+        chosen = self._candidates.likeliest(self._tree, self._tree.root_score + floor, count)
+        found = self._candidates.at(chosen)
         if len(chosen):
-            self._waiting = self._waiting.without(chosen)
+            self._candidates = self._candidates.without(chosen)
         return found
 
     def learn(self, slot: int, pick: int) -> None:
@@ -169,9 +169,9 @@ class CandidatePool:
             distance = int(self._distances.data[slot])
             self._calibration.observe(raw.take(possible), int(picked[0]) if len(picked) else None, distance)
 
-    def move(self, slots: Ints | None, *, redraws_root: bool) -> None:
+    def remap(self, slots: Ints | None, *, redraws_root: bool) -> None:
         """Follow a reroot that gave every slot a new one, or -1; None if nothing survived.
 
         The candidates of a root that is to be expanded again give way to those that its expansion brings.
         """
-        self._waiting = Candidates.none() if slots is None else self._waiting.moved(slots, ROOT + redraws_root)
+        self._candidates = Candidates.none() if slots is None else self._candidates.remapped(slots, ROOT + redraws_root)

@@ -10,17 +10,17 @@ import numpy as np
 from specsplit.first_runs import FirstRuns
 from specsplit.records import Eager, GraphStatistics
 from specsplit.tree import Scores
-from specsplit_drafter.drafts.proposer import Frontier
+from specsplit_drafter.drafts.proposer import FrontierPart
 from specsplit_drafter.growth.level_cost import LevelCost
 
 FORGETTING: Final = 0.98
 MESSAGE_SHARE: Final = 0.05
 """Share of a step's time for which what was grown may wait to be told together."""
-MOST_AT_ONCE: Final = 16
+MOST_PER_MESSAGE: Final = 16
 """Expansions that one message tells of."""
 
 
-class CostLine(NamedTuple):
+class LinearCost(NamedTuple):
     """Seconds of an expansion by its rows, which are the nodes that it expands and the committed tokens that it reads."""
 
     base_s: float
@@ -31,20 +31,20 @@ class CostLine(NamedTuple):
         return self.base_s + self.row_s * rows
 
 
-FREE: Final = CostLine(0.0, 0.0)
+FREE: Final = LinearCost(0.0, 0.0)
 
 
-class Expansions:
+class ExpansionCost:
     """The latest expansion, and the line, by least squares over recent ones of one level (older ones fade by 0.98 each)."""
 
     def __init__(self) -> None:
-        self.frontier: Sequence[Frontier] = ()
+        self.frontier: Sequence[FrontierPart] = ()
         """Nodes of the latest expansion, by session."""
         self.rows = 0
         """Rows of the latest expansion, those of further levels not counted."""
         self.levels = 1
         """Levels that the latest expansion drew."""
-        self.brought = 0
+        self.useful_levels = 0
         """How many of the further ones brought nodes."""
         self.level_cost = LevelCost()
         self._first_runs = FirstRuns()
@@ -52,16 +52,16 @@ class Expansions:
         self._sums = np.zeros(5)
         """Sums of weight, rows, seconds, rows squared and rows times seconds."""
 
-    def took(self, seconds: float) -> None:
+    def observe(self, seconds: float) -> None:
         """Learn how long it took."""
         rows = self.rows
         if self.levels > 1:
-            self.level_cost.took(seconds - self.line.seconds(rows), self.brought)
+            self.level_cost.observe(seconds - self.line.seconds(rows), self.useful_levels)
             return
         self._sums *= FORGETTING
         self._sums += (1, rows, seconds, rows * rows, rows * seconds)
 
-    def ran(self, seconds: float, before: GraphStatistics, now: GraphStatistics) -> None:
+    def observe_run(self, seconds: float, before: GraphStatistics, now: GraphStatistics) -> None:
         """Learn how long it took, unless it was the first of its size, met a shape that will be captured, or captured it.
 
         What such an expansion takes says nothing of others, and there are few of them: a descent of a shape that will have no graph counts,
@@ -69,9 +69,9 @@ class Expansions:
         """
         met = now.eager.get(Eager.FIRST, 0) != before.eager.get(Eager.FIRST, 0)
         if not (self._first_runs.is_first(self.rows, self.levels) or met or now.captured != before.captured):
-            self.took(seconds)
+            self.observe(seconds)
         elif self.levels > 1:
-            self.level_cost.again()
+            self.level_cost.skip()
 
     @property
     def mean_s(self) -> float | None:
@@ -80,7 +80,7 @@ class Expansions:
         return seconds / weight if weight else None
 
     @property
-    def line(self) -> CostLine:
+    def line(self) -> LinearCost:
         """The line so far. As long as all expansions were equally wide, a row costs nothing: a wider one is tried, and shows it."""
         weight, rows, seconds, squares, products = self._sums.tolist()
         if weight == 0:
@@ -88,20 +88,20 @@ class Expansions:
         spread = squares - rows * rows / weight
         row_s = (products - rows * seconds / weight) / spread if spread > 0.5 * weight else 0.0
         row_s = min(max(row_s, 0.0), seconds / max(rows, 1.0))  # so that the base is not below 0 either
-        return CostLine((seconds - row_s * rows) / weight, row_s)
+        return LinearCost((seconds - row_s * rows) / weight, row_s)
 
 
-def expansions_at_once(step_s: float, mean_s: float | None) -> int:
+def expansions_per_message(step_s: float, mean_s: float | None) -> int:
     """Choose how many expansions one message tells of, so that none is kept back for long: a twentieth of a step, and 16 at most.
 
     Worked example: for steps of 20 ms an n-gram drafter, whose expansions take 0.2 ms, tells of 5 at once, a model of 2 ms of each.
     """
     if mean_s is None:
         return 1
-    return max(1, min(MOST_AT_ONCE, int(MESSAGE_SHARE * step_s / max(mean_s, 1e-6))))
+    return max(1, min(MOST_PER_MESSAGE, int(MESSAGE_SHARE * step_s / max(mean_s, 1e-6))))
 
 
-def best_width(survivals: Scores, line: CostLine) -> int:
+def best_width(survivals: Scores, line: LinearCost) -> int:
     """Choose how many of these nodes, likeliest first, to expand at once so that the most survival is expanded per second.
 
     Worked example: survivals 0.9, 0.5 and 0.1 where an expansion costs 1 ms and 0.1 ms for each node. One node gives 0.9 / 1.1 = 0.82

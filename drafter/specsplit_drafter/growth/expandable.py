@@ -26,11 +26,11 @@ class ExpandableNodes:
         self._shares_root = shares_root
         self._taken = tree.attach(np.bool_, False)
         """True for nodes that were taken to be expanded, if nodes are redrawn since the latest commit."""
-        self._known = tree.attach(np.bool_, False)
+        self._ever_taken = tree.attach(np.bool_, False)
         """True for nodes that were taken at some time."""
-        self._new: Ints = np.empty(0, dtype=np.int64)
+        self._first_taken: Ints = np.empty(0, dtype=np.int64)
         """Nodes of the latest `take` that never were taken before."""
-        self._in_order = False
+        self._parents_first = False
         self._ranked: Ints | None = None
         """What `best` gives; None if the tree has changed since it was asked for."""
 
@@ -48,35 +48,35 @@ class ExpandableNodes:
             self._ranked = self._rank()
         if len(self._ranked) <= places:
             return self._ranked
-        new = self.new(self._ranked) & (self._ranked != ROOT)
+        new = self.never_taken(self._ranked) & (self._ranked != ROOT)
         return self._ranked.compress(~new | (new.cumsum() <= places))
 
-    def new(self, slots: Ints) -> Flags:
+    def never_taken(self, slots: Ints) -> Flags:
         """Tell which of these never were taken [n]."""
-        return ~self._known.data.take(slots)
+        return ~self._ever_taken.data.take(slots)
 
-    def open(self, slots: Ints) -> Flags:
+    def takeable(self, slots: Ints) -> Flags:
         """Tell which of these may still be taken [n]."""
         return ~self._taken.data.take(slots)
 
     def take(self, slots: Ints) -> None:
         """Do not give these again."""
-        self._new = slots.compress(self.new(slots))
-        self._taken.data[slots] = self._known.data[slots] = True
+        self._first_taken = slots.compress(self.never_taken(slots))
+        self._taken.data[slots] = self._ever_taken.data[slots] = True
         self._ranked = None
 
-    def give_back(self, slots: Ints) -> None:
+    def put_back(self, slots: Ints) -> None:
         """Give these again, which were taken last."""
-        self._taken.data[slots] = self._known.data[self._new] = False
+        self._taken.data[slots] = self._ever_taken.data[self._first_taken] = False
         self._ranked = None
 
-    def give_back_all(self, *, in_order: bool) -> None:
-        """Give every node again, each one once its parent has been taken. New ones wait for that only if `in_order`."""
+    def put_back_all(self, *, parents_first: bool) -> None:
+        """Give every node again, each one once its parent has been taken. New ones wait for that only if `parents_first`."""
         self._taken.data[:] = False
-        self._in_order = in_order
+        self._parents_first = parents_first
         self._ranked = None
 
-    def changed(self, floor: float) -> None:
+    def invalidate(self, floor: float) -> None:
         """Rank afresh: nodes of the tree have come or gone. Below a log-survival of `floor` they are not worth it."""
         self._floor = floor
         self._ranked = None
@@ -94,9 +94,9 @@ class ExpandableNodes:
     def _ready(self) -> Flags:
         """Tell which may be taken: known ones again once their parents have been; new ones too, or unless their parents are about to be."""
         parents = self._tree.parents
-        taken, known = self._taken.data[: len(parents)], self._known.data[: len(parents)]
+        taken, known = self._taken.data[: len(parents)], self._ever_taken.data[: len(parents)]
         again = known & ~taken & taken.take(parents)
-        open_ = taken.take(parents) if self._in_order else known.take(parents) & ~again.take(parents)
+        open_ = taken.take(parents) if self._parents_first else known.take(parents) & ~again.take(parents)
         ready = again | ~known & open_
         ready[ROOT] = not taken[ROOT]
         return ready

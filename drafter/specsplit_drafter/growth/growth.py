@@ -21,12 +21,12 @@ from specsplit.speculation import Commit, Grow, Original
 from specsplit.tree import ROOT, Flags, Ints, Scores
 from specsplit.values import Plan
 from specsplit_drafter.drafts.calibration import DistanceCalibration
-from specsplit_drafter.drafts.proposer import UNBOUNDED, Advance, Children, Level, Scoring
+from specsplit_drafter.drafts.proposer import UNBOUNDED, AppliedCommit, Children, DrawnLevel, Scoring
 from specsplit_drafter.growth.candidates import CandidatePool
-from specsplit_drafter.growth.cost import FREE, CostLine, best_width
+from specsplit_drafter.growth.cost import FREE, LinearCost, best_width
+from specsplit_drafter.growth.cost_benefit import CostBenefit
 from specsplit_drafter.growth.expandable import ExpandableNodes
 from specsplit_drafter.growth.unsent import UnsentGrows
-from specsplit_drafter.growth.worth import Worth
 
 _NO_SLOTS: Final[Ints] = np.empty(0, dtype=np.int64)
 
@@ -39,7 +39,7 @@ class Growth:
         original: Original,
         plan: Plan,
         width: int,
-        worth: Worth,
+        cost_benefit: CostBenefit,
         calibration: DistanceCalibration,
         max_context: int,
         *,
@@ -53,19 +53,19 @@ class Growth:
         """
         self.original = original
         self.plan = plan
-        self.worth = worth
+        self.cost_benefit = cost_benefit
         self.stalled = False
         """True if nothing can be expanded before the proposer has been fed; the session table sets it."""
         self._max_depth = max_depth
         self._redraws = redraws
         self._expandable = ExpandableNodes(original.tree, width, self._depth(), max_context, shares_root=shares_root)
-        self._candidates = CandidatePool(original.tree, calibration)
+        self._candidate_pool = CandidatePool(original.tree, calibration)
         self._unsent = UnsentGrows()
         self._chosen: Ints = _NO_SLOTS
         """Nodes that are being expanded."""
-        self._rounds = 0
+        self._expansions = 0
         """Expansions since the last commit."""
-        self._starved = False
+        self._resting_until_commit = False
 
     @property
     def resting(self) -> bool:
@@ -74,47 +74,47 @@ class Growth:
 
     def offers(self) -> Ints:
         """List the nodes that may be taken now, the likeliest first; none if none is worth it, or there is no place for its children."""
-        if self.stalled or self._starved or len(self._chosen) or not self.plan.speculates:
+        if self.stalled or self._resting_until_commit or len(self._chosen) or not self.plan.speculates:
             return _NO_SLOTS
-        if not self.plan.draft_ahead and self._rounds >= self.plan.num_steps:
+        if not self.plan.draft_ahead and self._expansions >= self.plan.num_steps:
             return _NO_SLOTS
         return self._expandable.best(self.original.free_nodes)  # each is to get a child at least
 
     def levels_below(self, slots: Ints) -> int:
         """Count the levels that may be expanded at once from offers on, their own counted."""
         deep = self._expandable.deepest - int(self.original.tree.positions.take(slots).min())
-        return max(1, deep if self.plan.draft_ahead else min(deep, self.plan.num_steps - self._rounds))
+        return max(1, deep if self.plan.draft_ahead else min(deep, self.plan.num_steps - self._expansions))
 
     def scoring(self, slots: Ints, width: int) -> Scoring:
         """Tell how to score what hangs below offers, of which `width` nodes of every level are to be expanded."""
         return Scoring(
             scores=self.original.tree.log_survivals(slots),
-            distances=self._candidates.distances(slots),
-            shifts=self._candidates.shifts,
-            floor=math.log(self.worth.floor),
+            distances=self._candidate_pool.distances(slots),
+            shifts=self._candidate_pool.shifts,
+            floor=math.log(self.cost_benefit.floor),
             deepest=self._expandable.deepest,
             width=width,
         )
 
     def take(self, slots: Ints) -> None:
-        """Choose some of the offers; `expanded` or `postponed` must follow."""
+        """Choose some of the offers; `add_children` or `postpone` must follow."""
         self._chosen = slots
         self._expandable.take(slots)
 
-    def takes_kv_slot(self, slots: Ints) -> Flags:
+    def needs_kv_slot(self, slots: Ints) -> Flags:
         """Tell which of these take a KV slot of the proposer [n]: nodes that it does not know yet."""
-        return self._expandable.new(slots) & (slots != ROOT)
+        return self._expandable.never_taken(slots) & (slots != ROOT)
 
-    def starve(self) -> None:
+    def rest_until_commit(self) -> None:
         """Rest until the next commit: there is no room for its nodes in the proposer, or they are not worth an expansion."""
-        self._starved = True
+        self._resting_until_commit = True
 
-    def postponed(self) -> None:
+    def postpone(self) -> None:
         """Offer the root again, and what was taken with it: its context is not read yet."""
-        self._expandable.give_back(self._chosen)
+        self._expandable.put_back(self._chosen)
         self._chosen = _NO_SLOTS
 
-    def expanded(self, children: Children) -> list[Ints]:
+    def add_children(self, children: Children) -> list[Ints]:
         """Make candidates of the children of the nodes that were taken, and nodes of the likely ones.
 
         By level that was drawn below them: the slots of its nodes [n], -1 for those that are none, or have been expanded before. Levels
@@ -122,70 +122,71 @@ class Growth:
         """
         slots, self._chosen = self._chosen, _NO_SLOTS
         self._unsent.mark_busy()  # if it rested, it was for want of features
-        self._take_in(slots, children)
+        self._add_level(slots, children)
         kept: list[Ints] = []
         for level in children.levels:
-            slots = self._wanted(slots, level)
+            slots = self._slots_of_level(slots, level)
             rows = (slots >= 0).nonzero()[0]
             if not len(rows):
                 break
             self._expandable.take(slots.take(rows))
-            self._take_in(slots.take(rows), level.children.at(rows))
+            self._add_level(slots.take(rows), level.children.at(rows))
             kept.append(slots)
         return kept
 
-    def _take_in(self, slots: Ints, children: Children) -> None:
+    def _add_level(self, slots: Ints, children: Children) -> None:
         if len(children.tokens) != len(slots):
             raise ValueError(f"children of {len(children.tokens)} nodes, expected those of {len(slots)}")
-        rescored = self._candidates.add(slots, children)
+        rescored = self._candidate_pool.add(slots, children)
         if len(rescored.slots):
             self._unsent.add(self.original.rescore(*rescored))
-        self._rounds += 1
+        self._expansions += 1
         self._push()
 
-    def _wanted(self, above: Ints, level: Level) -> Ints:
+    def _slots_of_level(self, above: Ints, level: DrawnLevel) -> Ints:
         """Find the slots [n] of the nodes of a level below nodes with these slots; -1 for those that are not to be expanded."""
         parents = above.take(level.parents)
         slots = self.original.tree.children(parents, level.tokens)
-        return np.where((slots >= 0) & self._expandable.open(slots), slots, -1)
+        return np.where((slots >= 0) & self._expandable.takeable(slots), slots, -1)
 
-    def replan(self, plan: Plan) -> None:
+    def set_plan(self, plan: Plan) -> None:
         """Grow under another plan from now on. The verifier is answered, if only that this rests."""
         self.plan = plan
         self._expandable.max_depth = self._depth()
-        self._unsent.asked()
+        self._unsent.reset_spacing()
         self._push()
 
-    def commit(self, commit: Commit) -> Advance:
+    def commit(self, commit: Commit) -> AppliedCommit:
         """Reroot, and learn from what was picked. Raises IllegalEvent if the commit does not follow the tree."""
         path = self.original.path_of(commit)
         ahead = self.resting
         self._unsent.seal()
         for slot, pick in zip((ROOT, *path), commit.tokens, strict=True):
-            self._candidates.learn(slot, pick)
-        moved = self.original.commit(commit).moved
-        self.worth.told(commit.step_us)
-        self.worth.committed(len(commit.tokens), hit=moved is not None)
-        self._candidates.move(moved, redraws_root=self._redraws)
+            self._candidate_pool.learn(slot, pick)
+        new_slots = self.original.commit(commit).new_slots
+        self.cost_benefit.set_step_time(commit.step_us)
+        self.cost_benefit.observe_commit(len(commit.tokens), hit=new_slots is not None)
+        self._candidate_pool.remap(new_slots, redraws_root=self._redraws)
         if self._redraws:
-            self._expandable.give_back_all(in_order=ahead)  # with time to spare nothing more is drawn from old states
-        self._rounds = 0
-        self._starved = False
+            # A session that had nothing left to draw has time to spare: it draws nothing more from old states.
+            self._expandable.put_back_all(parents_first=ahead)
+        self._expansions = 0
+        self._resting_until_commit = False
         self._push()  # survival has risen: what was too unlikely may not be now
-        return Advance(commit.tokens, path, moved)
+        return AppliedCommit(commit.tokens, path, new_slots)
 
     def flush(self, now: float) -> list[Grow]:
         """Take what the verifier is to be told now, in order: at most one grow per commit."""
         whole = not self.plan.draft_ahead
-        return self._unsent.take(self.original.commits, self.resting, now, self.worth.window_s, whole=whole)
+        return self._unsent.take(self.original.commits, self.resting, now, self.cost_benefit.window_s, whole=whole)
 
     def _push(self) -> None:
         """Make nodes of the candidates that are worth it, likeliest first, while there is room."""
-        floor = math.log(self.worth.floor)
-        self._expandable.changed(floor)
-        new = self._candidates.take(self.original.free_nodes if self.plan.speculates else 0, floor)
+        floor = math.log(self.cost_benefit.floor)
+        self._expandable.invalidate(floor)
+        new = self._candidate_pool.take(self.original.free_nodes if self.plan.speculates else 0, floor)
         if len(new.tokens):
-            self._unsent.add(self.original.grow_at_once(new.parents, new.tokens, new.edges))
+            self._unsent.add(self.original.grow(new.parents, new.tokens, new.edges))
 
     def _depth(self) -> int:
         """Count the levels below the root that the tree may have."""
@@ -203,21 +204,21 @@ class Offer(NamedTuple):
     @property
     def gains(self) -> Scores:
         """Seconds of the verifier that the children of each save, if every node has a sure one [n]."""
-        return np.exp(self.growth.original.tree.log_survivals(self.slots)) * self.growth.worth.token_s
+        return np.exp(self.growth.original.tree.log_survivals(self.slots)) * self.growth.cost_benefit.token_s
 
     def pays(self, saved_s: float, expansion_s: float) -> bool:
         """Tell whether this is worth such an expansion. A root always is, and all nodes are where the verifier waits for the whole tree."""
-        obliged = self.slots[0] == ROOT or not self.growth.plan.draft_ahead
-        return obliged or self.growth.worth.pays(saved_s, expansion_s)
+        required = self.slots[0] == ROOT or not self.growth.plan.draft_ahead
+        return required or self.growth.cost_benefit.pays(saved_s, expansion_s)
 
 
 def choose(
-    growths: Iterable[Growth], width: int, free_kv_slots: int, cost: CostLine = FREE
+    growths: Iterable[Growth], width: int, free_kv_slots: int, cost: LinearCost = FREE
 ) -> list[tuple[Growth, Ints]]:
     """Choose the nodes (slots, the likeliest first) to expand, so many of them that the most is gained for what an expansion costs.
 
     They are at most `width`, and at most `free_kv_slots` of them not a root. None if all of them together are not worth an expansion.
-    A session whose likeliest node finds no KV slot, or is not worth it, is starved: it rests until its next commit.
+    A session whose likeliest node finds no KV slot, or is not worth it, rests until its next commit.
     """
     offers = [Offer(growth, slots) for growth in growths if len(slots := growth.offers())]
     if not offers:
@@ -227,27 +228,27 @@ def choose(
     width = min(width, best_width(gains, cost))
     if not any(offer.pays(float(gains[:width].sum()), cost.seconds(width)) for offer in offers):
         for offer in offers:
-            offer.growth.starve()
+            offer.growth.rest_until_commit()
         return []
     if len(gains) > min(width, free_kv_slots):
-        offers = _shared(offers, width, free_kv_slots)
+        offers = _split(offers, width, free_kv_slots)
     for growth, slots in offers:
         growth.take(slots)
     return [*offers]
 
 
-def _shared(offers: Sequence[Offer], width: int, free_kv_slots: int) -> list[Offer]:
+def _split(offers: Sequence[Offer], width: int, free_kv_slots: int) -> list[Offer]:
     """Give each session its part of its offers, if that is anything. Roots come first: nothing is likelier."""
     owners = np.arange(len(offers)).repeat([len(offer.slots) for offer in offers])
     slots = np.concatenate([offer.slots for offer in offers])
-    takes = np.concatenate([offer.growth.takes_kv_slot(offer.slots) for offer in offers])
+    takes = np.concatenate([offer.growth.needs_kv_slot(offer.slots) for offer in offers])
     order = np.lexsort(
         (-np.concatenate([offer.gains for offer in offers]), slots != ROOT)
     )  # stable: of equals the first session's
-    fitting = ~takes[order] | (takes[order].cumsum() <= free_kv_slots)
-    chosen = order[fitting][:width]
+    fits = ~takes[order] | (takes[order].cumsum() <= free_kv_slots)
+    chosen = order[fits][:width]
     if len(chosen) < width:
-        for number in set(owners[order[~fitting]].tolist()) - set(owners[chosen].tolist()):
-            offers[number].growth.starve()
+        for number in set(owners[order[~fits]].tolist()) - set(owners[chosen].tolist()):
+            offers[number].growth.rest_until_commit()
     shares = [slots[chosen[owners[chosen] == number]] for number in range(len(offers))]
     return [Offer(offer.growth, share) for offer, share in zip(offers, shares, strict=True) if len(share)]

@@ -77,19 +77,19 @@ class HeadModel:
         """What has become of the forwards of all steps."""
         return reduce(GraphStatistics.merged_with, (runner.graph_statistics for runner in self.runners))
 
-    def kept(self, step: int) -> Tensor | None:
+    def states_of(self, step: int) -> Tensor | None:
         """Where the states of a step are kept by slot; None: nobody reads them."""
         return self.states[step] if step < len(self.states) else None
 
     def capture_graphs(self, buckets: Buckets) -> None:
         """Capture forwards of every step, as `HeadRunner.capture_graphs` does."""
         for step, runner in enumerate(self.runners):
-            runner.capture_graphs(buckets, self.kept(step))
+            runner.capture_graphs(buckets, self.states_of(step))
 
     @torch.inference_mode()
     def run(self, step: int, work: ExpansionInput) -> Tensor:
         """Run one forward of the step's layer, and the LM head where logits are wanted."""
-        hidden, _ = self.runners[step].forward(work.rows, self._inputs(step, work), self.kept(step))
+        hidden, _ = self.runners[step].forward(work.rows, self._inputs(step, work), self.states_of(step))
         return self._head.logits(step, hidden[on_device(work.logits_at, self._head.device)])
 
     @torch.inference_mode()
@@ -103,7 +103,7 @@ class HeadModel:
         """Gather the states [num_tokens, state_width] of the parents of the rows' tokens."""
         parts: list[Tensor] = []
         if step == 0:
-            features = on_device(torch.cat([self._no_features, *work.fed]), self._head.device)
+            features = on_device(torch.cat([self._no_features, *work.features]), self._head.device)
             parts.append(self._head.fuse(features, projected=self._projected))
         if self.recurrent or step:
             source = self.states[0 if self.recurrent else step - 1]

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from specsplit.errors import RankLost, SpecsplitError
-from specsplit_drafter.drafts.proposer import Expanded, Frontier, SessionKey
+from specsplit_drafter.drafts.proposer import ExpansionOutcome, FrontierPart, SessionKey
 
 _log = logging.getLogger(__name__)
 _Part = TypeVar("_Part")
 
-Found: TypeAlias = dict[SessionKey, Expanded]
+Outcomes: TypeAlias = dict[SessionKey, ExpansionOutcome]
 """What became of sessions; of those that are not there, nothing yet."""
 
 MOST_FAULTS: Final = 3
 """Expansions in a row that may fail for the only session they are of; after that the fault is taken to be the drafter's."""
 
 
-class Isolation:
+class FaultIsolation:
     """Runs the parts of all sessions at once, and each by itself if that fails."""
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class Isolation:
 
     def expand(
         self,
-        frontier: Sequence[Frontier],
+        frontier: Sequence[FrontierPart],
         parts: Mapping[SessionKey, _Part],
-        run: Callable[[Sequence[_Part]], Found],
-    ) -> list[Expanded]:
+        run: Callable[[Sequence[_Part]], Outcomes],
+    ) -> list[ExpansionOutcome]:
         """Tell what became of each session's frontier: what `run` finds, or the error that ends the session.
 
         `run` is given the parts of some sessions, and may be given a part again. What it raises for all of several sessions is no
@@ -43,15 +43,15 @@ class Isolation:
         except RankLost:  # nobody's session did that
             raise
         except Exception as error:  # noqa: BLE001 (whose fault it is shows when each is tried by itself)
-            found = self._apart(parts, run, error)
+            found = self._one_by_one(parts, run, error)
         return [found.get(part.session) for part in frontier]
 
-    def _apart(
-        self, parts: Mapping[SessionKey, _Part], run: Callable[[Sequence[_Part]], Found], fault: Exception
-    ) -> Found:
+    def _one_by_one(
+        self, parts: Mapping[SessionKey, _Part], run: Callable[[Sequence[_Part]], Outcomes], fault: Exception
+    ) -> Outcomes:
         _log.error("an expansion of %d sessions failed, trying each by itself", len(parts), exc_info=fault)
-        found: Found = {}
-        failed: Found = {}
+        found: Outcomes = {}
+        failed: Outcomes = {}
         for session, part in parts.items():
             try:
                 found.update(run([part]))

@@ -14,18 +14,25 @@ from specsplit.model.tensors.transfer import wait_for
 from specsplit.records import GraphStatistics
 from specsplit.tree import Ints, TokenTree
 from specsplit.values import DrafterInfo, Sampling
-from specsplit_drafter.descent.descent import Descent, DescentInputs, DescentPart, Drawn, exactly
+from specsplit_drafter.descent.descent import Descent, DescentInputs, DescentPart, DeviceLevel, unpadded
 from specsplit_drafter.descent.device_ranking import Ranked
-from specsplit_drafter.descent.fetched import Fetched
-from specsplit_drafter.descent.graphs import DescentGraphs, fitting
+from specsplit_drafter.descent.expansion_result import ExpansionResult
+from specsplit_drafter.descent.graphs import DescentGraphs, padded_length
 from specsplit_drafter.descent.ranking import Ranking
 from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
-from specsplit_drafter.drafts.proposer import UNBOUNDED, Advance, Expanded, Frontier, ProposerPages, SessionKey
+from specsplit_drafter.drafts.group_forwards import GroupForwards
+from specsplit_drafter.drafts.proposer import (
+    UNBOUNDED,
+    AppliedCommit,
+    ExpansionOutcome,
+    FrontierPart,
+    ProposerPages,
+    SessionKey,
+)
 from specsplit_drafter.drafts.token_map import free_kv_slots
-from specsplit_drafter.drafts.turns import Turns
-from specsplit_drafter.kinds.asked import Asked, AskedNodes
-from specsplit_drafter.kinds.isolation import Found, Isolation
+from specsplit_drafter.kinds.isolation import FaultIsolation, Outcomes
 from specsplit_drafter.kinds.model_session import ModelSession
+from specsplit_drafter.kinds.numbered_frontier import NumberedFrontier, NumberedPart
 
 CONTEXT_BUDGET: Final = 512
 """Pending tokens in one expansion at most, all sessions together."""
@@ -37,16 +44,16 @@ class ModelProposer:
     """Proposer of every kind that has a model."""
 
     def __init__(
-        self, model: DraftModel, children: int, context_budget: int = CONTEXT_BUDGET, turns: Turns | None = None
+        self, model: DraftModel, children: int, context_budget: int = CONTEXT_BUDGET, group: GroupForwards | None = None
     ) -> None:
-        self.turns: Final = turns
+        self.group: Final = group
         """How it expands together with the other ranks of its group; None: it is alone."""
         self._descents: DescentGraphs | None = None
         """None: every descent is run eagerly."""
         self._model = model
         self._budget = context_budget
         self._ranking = Ranking(children, model.vocab_size, model.device)
-        self._isolation = Isolation()
+        self._isolation = FaultIsolation()
         self._sessions: dict[SessionKey, ModelSession] = {}
         self._read: dict[SessionKey, int] = {}
 
@@ -84,7 +91,7 @@ class ModelProposer:
     @property
     def max_levels(self) -> int:
         """A recurrent model descends; steps of their own, and other ranks, would have to be told of every level."""
-        return MOST_LEVELS if self._model.recurrent and self.turns is None else 1
+        return MOST_LEVELS if self._model.recurrent and self.group is None else 1
 
     @property
     def redraws(self) -> bool:
@@ -107,10 +114,10 @@ class ModelProposer:
             self._ranking.close(session)
             raise
 
-    def commit(self, session: SessionKey, advance: Advance) -> None:
+    def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         """Take over and free slots, and take new ones for the rest and for survivors that are due in a lower step. Raises OutOfPages."""
-        self._ranking.commit(session, advance.tokens)
-        self._sessions[session].commit(advance)
+        self._ranking.commit(session, applied.tokens)
+        self._sessions[session].commit(applied)
 
     def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
         """Take in what FeatureBuffer.add takes, if the model reads features."""
@@ -129,19 +136,19 @@ class ModelProposer:
         read, self._read = self._read, {}
         return tuple(read.items())
 
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[ExpansionOutcome]:
         """Run one forward of each step over all nodes, and over as much pending context as the budget and the features allow.
 
         One level for sessions whose ranking has to look at what the device has computed.
         """
-        asked = AskedNodes(frontier, self._sessions)
+        asked = NumberedFrontier(frontier, self._sessions)
         inputs = self._inputs(asked.parts)
         below = self._below(asked.parts, inputs, min(levels, self.max_levels))
         return self._isolation.expand(frontier, inputs, lambda parts: self._run(parts, asked, below))
 
-    def assign_drawn(self, session: SessionKey, slots: Sequence[Ints]) -> None:
+    def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         """Leave nodes the slots that their rows were written to, and free those of what became none."""
-        self._sessions[session].lowest.assign_drawn(slots)
+        self._sessions[session].first_step.assign_levels(slots)
 
     def close(self, session: SessionKey) -> None:
         """Free every slot."""
@@ -149,7 +156,7 @@ class ModelProposer:
         self._ranking.close(session)
         self._read.pop(session, None)
 
-    def _inputs(self, asked: Sequence[Asked]) -> dict[SessionKey, list[ExpansionInput]]:
+    def _inputs(self, asked: Sequence[NumberedPart]) -> dict[SessionKey, list[ExpansionInput]]:
         """Make every session's part of each step.
 
         Pending contexts share the budget, the shortest first: a bonus must not wait for a prompt.
@@ -161,15 +168,15 @@ class ModelProposer:
             count = min(session.readable, budget)
             budget -= count
             if count:
-                inputs[part.session] = session.extend(part.slots, count, number)
+                inputs[part.session] = session.context_inputs(part.slots, count, number)
                 if self.redraws:
                     self._read[part.session] = session.read
         for part, session, _, number in ready:
-            inputs[part.session] = session.branch(part.slots, number)
+            inputs[part.session] = session.node_inputs(part.slots, number)
         return inputs
 
     def _below(
-        self, asked: Sequence[Asked], inputs: Mapping[SessionKey, Sequence[ExpansionInput]], levels: int
+        self, asked: Sequence[NumberedPart], inputs: Mapping[SessionKey, Sequence[ExpansionInput]], levels: int
     ) -> dict[SessionKey, DescentPart]:
         """Make the parts of the sessions that are descended for: those whose frontier is expanded now, as deep as there is room for all."""
         if levels == 1:
@@ -178,20 +185,23 @@ class ModelProposer:
             (each, scoring)
             for each in asked
             if (scoring := each.part.scoring) is not None and each.part.session in inputs
-            if inputs[each.part.session][0].wanted and not self._ranking.waits(each.part.session)
+            if inputs[each.part.session][0].wanted and not self._ranking.needs_host(each.part.session)
         ]
         most = max((len(each.positions) for each, _ in scored), default=0) * self._ranking.children
         width = min(most, max((scoring.width for _, scoring in scored), default=0))
         depth = min(levels - 1, self.free_kv_slots // max(1, len(scored) * width))
         return {
-            part.session: DescentPart.of(part, scoring, session.lowest, positions, depth, width)
+            part.session: DescentPart.of(part, scoring, session.first_step, positions, depth, width)
             for (part, session, positions, _), scoring in scored
             if depth
         }
 
     def _run(
-        self, parts: Sequence[Sequence[ExpansionInput]], asked: AskedNodes, below: Mapping[SessionKey, DescentPart]
-    ) -> Found:
+        self,
+        parts: Sequence[Sequence[ExpansionInput]],
+        asked: NumberedFrontier,
+        below: Mapping[SessionKey, DescentPart],
+    ) -> Outcomes:
         if not parts:
             return {}
         work = [ExpansionInput.joined(of_step) for of_step in zip(*parts, strict=True)]
@@ -204,33 +214,33 @@ class ModelProposer:
         ranked, rows = self._ranking.rank(whole, *self._askers(asked, wanted)), asked.rows(wanted)
         going = {session: below[session] for session in rows if session in below}
         drawn = self._draw([*going.values()], [rows[session] for session in going], ranked)
-        fetched, numbers = Fetched(ranked, drawn), {session: number for number, session in enumerate(going)}
+        result, numbers = ExpansionResult(ranked, drawn), {session: number for number, session in enumerate(going)}
         return {
-            (key := each.part.session): fetched.children(rows[key], each.positions, numbers.get(key))
+            (key := each.part.session): result.children(rows[key], each.positions, numbers.get(key))
             for each in asked.parts
             if each.part.session in rows
         }
 
-    def _draw(self, parts: Sequence[DescentPart], rows: Sequence[Ints], frontier: Ranked) -> list[Drawn]:
+    def _draw(self, parts: Sequence[DescentPart], rows: Sequence[Ints], frontier: Ranked) -> list[DeviceLevel]:
         """Draw the levels below those nodes of each part that have these rows among all that were ranked."""
         if not parts:
             return []
-        padding = exactly if self._descents is None else fitting
+        padding = unpadded if self._descents is None else padded_length
         inputs = DescentInputs.of(parts, rows, self._model.pools[0].tables, self._model.device, padding)
         sessions, spans = [part.session for part in parts], [part.span for part in parts]
-        ranking = self._ranking.on_device(sessions, inputs.lent.shape[2], spans)
+        ranking = self._ranking.on_device(sessions, inputs.level_slots.shape[2], spans)
         children = frontier.at(inputs.rows.view(-1))
         descent = Descent(inputs, ranking, children, int(self.redraws))
         return descent.draw(self._model) if self._descents is None else self._descents.draw(descent)
 
     def _forwards(self, work: Sequence[ExpansionInput]) -> list[Tensor]:
         """Give the logits of every step that has rows."""
-        if self.turns is not None:
-            return self.turns.run(work, len(self._sessions))
+        if self.group is not None:
+            return self.group.run(work, len(self._sessions))
         return [self._model.run(step, part) for step, part in enumerate(work) if part.rows]
 
     def _askers(
-        self, asked: AskedNodes, wanted: Sequence[int]
+        self, asked: NumberedFrontier, wanted: Sequence[int]
     ) -> tuple[list[SessionKey], list[int], list[Sequence[int]]]:
         """Give session, position and, where it matters, path of each node by its number."""
         owners, slots, positions = asked.at(wanted)

@@ -18,7 +18,7 @@ from specsplit.features import FeatureLayout, Features
 from specsplit.tree import Flags, Ints, TokenTree
 from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
 from specsplit_drafter.drafts.feature_buffer import FeatureBuffer
-from specsplit_drafter.drafts.proposer import UNBOUNDED, Advance
+from specsplit_drafter.drafts.proposer import UNBOUNDED, AppliedCommit
 from specsplit_drafter.drafts.token_map import TokenMap
 
 
@@ -44,18 +44,18 @@ class ModelSession:
     @property
     def pending(self) -> int:
         """Committed tokens without a row in step 0; the first token, which has none with a head, is not counted then."""
-        return self.lowest.pending
+        return self.first_step.pending
 
     @property
     def readable(self) -> int:
         """Pending rows of step 0 that can be computed now; row i of a head is of the token at i + 1, and reads feature i."""
-        arrived = UNBOUNDED if self._features is None else self._features.arrived - self.lowest.computed
+        arrived = UNBOUNDED if self._features is None else self._features.arrived - self.first_step.computed
         return min(self.pending, arrived)
 
     @property
     def read(self) -> int:
         """Position below which all features were read."""
-        return self.lowest.computed
+        return self.first_step.computed
 
     @property
     def stalled(self) -> bool:
@@ -63,7 +63,7 @@ class ModelSession:
         return self._features is not None and (self._root == 0 or (self.pending > 0 and self.readable == 0))
 
     @property
-    def lowest(self) -> TokenMap:
+    def first_step(self) -> TokenMap:
         """Where its rows of step 0 lie."""
         return self._maps[0]
 
@@ -75,14 +75,14 @@ class ModelSession:
         """List the tokens from below the root to a node."""
         return [self._tree.token_of(above) for above in self._tree.path(node)]
 
-    def commit(self, advance: Advance) -> None:
+    def commit(self, applied: AppliedCommit) -> None:
         """Take over and free slots, and take new ones for the rest and for survivors that are due in a lower step. Raises OutOfPages."""
-        self._tokens.extend(advance.tokens)
+        self._tokens.extend(applied.tokens)
         for token_map in self._maps:  # all of them, before one may raise: nobody else knows whose slots are dead
-            token_map.commit(advance)
+            token_map.commit(applied)
         self._reserve()
-        if not self._recurrent and advance.moved is not None:
-            self._descend()
+        if not self._recurrent and applied.new_slots is not None:
+            self._add_due_nodes()
 
     def feed(self, features: Features, layout: FeatureLayout) -> None:
         """Take in what FeatureBuffer.add takes, if the model reads features."""
@@ -90,28 +90,28 @@ class ModelSession:
             raise InvalidRequest("features", "were sent to a drafter that reads none")
         self._features.add(features, layout, self._root)
 
-    def extend(self, nodes: Ints, count: int, number: int) -> list[ExpansionInput]:
+    def context_inputs(self, nodes: Ints, count: int, number: int) -> list[ExpansionInput]:
         """Make rows of the next `count` tokens in every step that lacks them.
 
         The root, which is the first of `nodes` and asked for as `number`, is wanted as soon as it is among them, and with it the others.
         """
         inputs = [ExpansionInput() for _ in self._maps]
-        stop = self.lowest.first + self.lowest.computed + count
+        stop = self.first_step.first + self.first_step.computed + count
         complete = stop == len(self._tokens)
         if self._features is not None:
-            inputs[0].fed += self._features.take(count)
+            inputs[0].features += self._features.take(count)
         for step, (token_map, work) in enumerate(zip(self._maps, inputs, strict=True)):
             first, done = token_map.computed, stop - token_map.first
             if done > first:
                 if step:
-                    work.drawn.append(self._maps[step - 1].context_slots(first, done))
+                    work.sources.append(self._maps[step - 1].context_slots(first, done))
                 work.wanted += [number] if complete and step == 0 else ()
-                work.rows.append(token_map.read(self._tokens, stop, [count - 1] if work.wanted else ()))
+                work.rows.append(token_map.context_row(self._tokens, stop, [count - 1] if work.wanted else ()))
             if complete:
                 self._add_nodes(step, work, nodes[1:], number + 1)
         return inputs
 
-    def branch(self, nodes: Ints, number: int) -> list[ExpansionInput]:
+    def node_inputs(self, nodes: Ints, number: int) -> list[ExpansionInput]:
         """Make rows of these nodes, asked for as `number` and those behind it, in every step in which they are due."""
         inputs = [ExpansionInput() for _ in self._maps]
         for step, work in enumerate(inputs):
@@ -132,11 +132,11 @@ class ModelSession:
         for token_map in self._maps:
             token_map.reserve(len(self._tokens))
 
-    def _descend(self) -> None:
+    def _add_due_nodes(self) -> None:
         """Give expanded nodes that have come nearer to the root slots in the steps in which they are due now. Raises OutOfPages."""
-        expanded = np.logical_or.reduce([token_map.held for token_map in self._maps]).nonzero()[0]
+        expanded = np.logical_or.reduce([token_map.has_slot for token_map in self._maps]).nonzero()[0]
         for step, token_map in enumerate(self._maps):
-            token_map.add(expanded.compress(self._due(step, expanded) & ~token_map.held.take(expanded)))
+            token_map.add_nodes(expanded.compress(self._due(step, expanded) & ~token_map.has_slot.take(expanded)))
 
     def _add_nodes(self, step: int, work: ExpansionInput, nodes: Ints, number: int) -> None:
         """Make a row of the nodes that a step lacks, and of these if they are due there. Each of these is wanted from its lowest step.
@@ -144,15 +144,15 @@ class ModelSession:
         One that is drawn anew has its rows in the steps above that one, and they are right for good.
         """
         token_map = self._maps[step]
-        lacked, (due, wanted) = len(token_map.missing), self._computed(step, nodes)
-        token_map.add(nodes.take(due))
-        if not len(token_map.missing):
+        lacked, (due, wanted) = len(token_map.uncomputed), self._computed(step, nodes)
+        token_map.add_nodes(nodes.take(due))
+        if not len(token_map.uncomputed):
             return
         work.wanted += (due.take(wanted) + number).tolist()
         if self._features is not None:
             source = token_map if self._recurrent else self._maps[step - 1]
-            work.drawn.append(source.slots_above(token_map.missing))
-        work.rows.append(token_map.branch((wanted + lacked).tolist()))
+            work.sources.append(source.parent_slots(token_map.uncomputed))
+        work.rows.append(token_map.node_row((wanted + lacked).tolist()))
 
     def _computed(self, step: int, nodes: Ints) -> tuple[Ints, Ints]:
         """Tell which of these nodes are computed in this step, and of which of those it has the children: with a recurrent model all."""
@@ -160,7 +160,7 @@ class ModelSession:
             every = np.arange(len(nodes))
             return every, every
         wanted = self.positions(nodes) == self._root + step
-        due = (self._due(step, nodes) & (wanted | ~self._maps[step].held.take(nodes))).nonzero()[0]
+        due = (self._due(step, nodes) & (wanted | ~self._maps[step].has_slot.take(nodes))).nonzero()[0]
         return due, wanted.take(due).nonzero()[0]
 
     def _due(self, step: int, nodes: Ints) -> Flags:

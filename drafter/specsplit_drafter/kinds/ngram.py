@@ -16,10 +16,10 @@ from specsplit.tree import ROOT, TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, Sampling
 from specsplit_drafter.drafts.proposer import (
     UNBOUNDED,
-    Advance,
+    AppliedCommit,
     Children,
-    Frontier,
-    NoFeatures,
+    FrontierPart,
+    ProposerDefaults,
     ProposerPages,
     SessionKey,
 )
@@ -34,7 +34,7 @@ class _Session:
     """By slot, of nodes since the last commit."""
 
 
-class NgramProposer(NoFeatures):
+class NgramProposer(ProposerDefaults):
     """Proposer of kind ngram."""
 
     def __init__(self, children: int, max_context: int = UNBOUNDED) -> None:
@@ -59,17 +59,17 @@ class NgramProposer(NoFeatures):
         """Index the committed tokens."""
         self._sessions[session] = _Session(SuffixIndex(tokens), tree)
 
-    def commit(self, session: SessionKey, advance: Advance) -> None:
+    def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         """Index the new tokens. Contexts are made again on demand: new text may be a new match."""
         state = self._sessions[session]
-        state.index.extend(advance.tokens)
+        state.index.extend(applied.tokens)
         state.contexts.clear()
 
     def pending(self, session: SessionKey) -> int:
         """Zero: tokens are indexed as they come."""
         return 0
 
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Children | None]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[Children | None]:
         """Propose children of each node; never None."""
         return [self._expand(self._sessions[part.session], part.slots.tolist()) for part in frontier]
 

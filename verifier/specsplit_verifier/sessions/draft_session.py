@@ -18,7 +18,7 @@ from specsplit.draft_events import ToDrafter
 from specsplit.errors import InvalidRequest
 from specsplit.features import Features
 from specsplit.records import DraftCounters
-from specsplit.speculation import AT_ONCE, Draft, Grow, Mirror, State
+from specsplit.speculation import BULK_FROM, Draft, Grow, Mirror, State
 from specsplit.values import Miss, Plan
 from specsplit_verifier.records.feed import Feed, Recipe
 from specsplit_verifier.records.step import Accepted, Reroot, TreeView
@@ -226,7 +226,7 @@ class DraftSession:
         """Take the speculation to its next root, and see what became of it; from now on time counts towards the next grow."""
         mirror, untaken = self.mirror, self.untaken
         empty = Miss.NONE if mirror.resting else Miss.LATE
-        cause = Miss.WRONG if mirror.leads_on(draft, accepted.path) else empty
+        cause = Miss.WRONG if mirror.has_nodes_below(draft, accepted.path) else empty
         commit, hit = mirror.commit(draft, accepted.path, accepted.bonus)
         self._record.step(len(accepted.path) - 1, hit=hit)
         self._in_flight = 0
@@ -254,7 +254,7 @@ class DraftSession:
     @property
     def urgent(self) -> bool:
         """True if what is queued should not wait: arrays take it at no more cost a node than later, and now the target may be at work."""
-        return self._queue.size >= AT_ONCE or (self._wait.probed and not self.mirror.caught_up)
+        return self._queue.size >= BULK_FROM or (self._wait.probed and not self.mirror.caught_up)
 
     def apply_grows(self, limits: TreeLimits, *, prefilling: bool) -> None:
         """Apply what is queued, and learn from when it came. Raises IllegalEvent if the drafter broke the protocol."""

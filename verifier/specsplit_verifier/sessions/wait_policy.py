@@ -195,7 +195,7 @@ class Wait:
 
     def look(self, draft: Draft) -> None:
         """No grow has come since the last commit, and a step would now take this draft."""
-        self.expected, self.ends = draft.outlook
+        self.expected, self.ends = draft.forecast
         self.before = self.expected
 
     def hold(self, now: float) -> None:
@@ -237,7 +237,7 @@ class WaitPolicy:
 
         Each is taken to have added as much as the others.
         """
-        expected, ends = draft.outlook
+        expected, ends = draft.forecast
         share = (expected - wait.expected) / len(times)
         for number, at in enumerate(times):
             observe = self.first_grow if first and number == 0 else self.later_grow

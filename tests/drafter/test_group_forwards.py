@@ -18,8 +18,8 @@ from specsplit.ranks.lockstep import Lockstep
 from specsplit.settings import DrafterSettings
 from specsplit.values import DrafterKind, Plan, Sampling
 from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
-from specsplit_drafter.drafts.proposer import Children, Expanded, Frontier
-from specsplit_drafter.drafts.turns import Turns
+from specsplit_drafter.drafts.group_forwards import GroupForwards
+from specsplit_drafter.drafts.proposer import Children, ExpansionOutcome, FrontierPart
 from specsplit_drafter.edge.service import load_proposer
 from specsplit_drafter.engine.session_table import SessionTable
 from specsplit_drafter.kinds.model_proposer import ModelProposer
@@ -40,11 +40,11 @@ SHARES = ((14, 5, 3), (4,), ())
 class Recording(ModelProposer):
     """Keeps what became of every frontier."""
 
-    def __init__(self, model: DraftModel, turns: Turns | None = None) -> None:
-        super().__init__(model, CHILDREN, 12, turns)
-        self.found: list[Expanded] = []
+    def __init__(self, model: DraftModel, group: GroupForwards | None = None) -> None:
+        super().__init__(model, CHILDREN, 12, group)
+        self.found: list[ExpansionOutcome] = []
 
-    def expand(self, frontier: Sequence[Frontier], levels: int = 1) -> list[Expanded]:
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[ExpansionOutcome]:
         found = super().expand(frontier, levels)
         self.found += found
         return found
@@ -60,7 +60,7 @@ def script(name: str, proposer: ModelProposer, lengths: Sequence[int], between: 
     timing = random.Random(1)
     for _ in range(8 if lengths else 0):
         for _ in range(timing.randrange(5)):
-            table.step()
+            table.expand()
         deliver(table, *verifiers)
         for verifier in verifiers:
             if timing.random() < 0.7:
@@ -95,17 +95,17 @@ def in_a_group(name: str) -> list[Recording]:
     def scripted(number: int) -> Recording:
         model, clock, chance = makes[number](), SystemClock(), random.Random(number)
         lockstep = Lockstep(meshes[number], clock, drawn=1)
-        turns = Turns(model, lockstep, clock)
-        proposer = Recording(model, turns)
+        group = GroupForwards(model, lockstep, clock)
+        proposer = Recording(model, group)
         assert len(model.blocks) == len(model.pools)
 
-        def sit_out() -> None:
+        def run_idle() -> None:
             for _ in range(chance.randrange(3)):
-                turns.sit_out(len(SHARES[number]))
+                group.run_idle(len(SHARES[number]))
 
-        script(name, proposer, SHARES[number], sit_out)
+        script(name, proposer, SHARES[number], run_idle)
         while lockstep.agreed is None or lockstep.agreed.unfinished:
-            turns.sit_out(0)
+            group.run_idle(0)
         return proposer
 
     with ThreadPoolExecutor(len(SHARES)) as threads:
@@ -146,7 +146,11 @@ def test_a_rank_that_fails_in_the_middle_of_an_expansion_holds_nobody_up_and_dra
     def rank(number: int) -> tuple[list[int], list[str]]:
         with meshes[number].dying():
             model = makes[number]()
-            turns, ran, failures = Turns(model, Lockstep(meshes[number], clock), clock), list[int](), list[str]()
+            group, ran, failures = (
+                GroupForwards(model, Lockstep(meshes[number], clock), clock),
+                list[int](),
+                list[str](),
+            )
 
             def run(step: int, part: ExpansionInput) -> Tensor:
                 model.blocks[step].run(0, torch.zeros(part.num_tokens, 32))
@@ -158,7 +162,7 @@ def test_a_rank_that_fails_in_the_middle_of_an_expansion_holds_nobody_up_and_dra
             model.run = run  # pyright: ignore[reportAttributeAccessIssue]
             for _ in range(2):
                 try:
-                    turns.run(work, 1)
+                    group.run(work, 1)
                 except torch.OutOfMemoryError as error:
                     failures.append(str(error))
             return ran, failures
@@ -174,14 +178,14 @@ def test_a_lost_rank_is_no_sessions_fault_and_ends_the_drafter() -> None:
     model, clock = model_of("eagle")(), SystemClock()
     with ThreadPoolExecutor(2) as threads:
         lockstep, _ = threads.map(lambda mesh: Lockstep(mesh, clock), (first, second))
-    proposer = Recording(model, Turns(model, lockstep, clock))
+    proposer = Recording(model, GroupForwards(model, lockstep, clock))
     table = table_of(proposer)
     known_head = known("eagle")
     verifier = HeadVerifier(table, (1, 1), [1, 2, 3], known_head, plan=PLAN)
     verifier.feed()
     second.die()
     with pytest.raises(RankLost):
-        table.step()
+        table.expand()
 
 
 def test_a_drafter_without_a_model_is_no_rank() -> None:

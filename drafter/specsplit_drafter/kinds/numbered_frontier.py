@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from specsplit.tree import Ints
-from specsplit_drafter.drafts.proposer import Frontier, SessionKey
+from specsplit_drafter.drafts.proposer import FrontierPart, SessionKey
 from specsplit_drafter.kinds.model_session import ModelSession
 
 
-class Asked(NamedTuple):
+class NumberedPart(NamedTuple):
     """A session's part of the frontier."""
 
-    part: Frontier
+    part: FrontierPart
     session: ModelSession
     positions: Ints
     """[n] positions of the session's nodes."""
@@ -23,15 +23,15 @@ class Asked(NamedTuple):
     """Number of the session's first node among those of all sessions."""
 
 
-class AskedNodes:
+class NumberedFrontier:
     """The nodes of a frontier, in order."""
 
-    def __init__(self, frontier: Sequence[Frontier], sessions: Mapping[SessionKey, ModelSession]) -> None:
-        self.parts: list[Asked] = []
+    def __init__(self, frontier: Sequence[FrontierPart], sessions: Mapping[SessionKey, ModelSession]) -> None:
+        self.parts: list[NumberedPart] = []
         self._count = 0
         for part in frontier:
             session = sessions[part.session]
-            self.parts.append(Asked(part, session, session.positions(part.slots), self._count))
+            self.parts.append(NumberedPart(part, session, session.positions(part.slots), self._count))
             self._count += len(part.slots)
 
     def rows(self, wanted: Sequence[int]) -> dict[SessionKey, Ints]:
@@ -41,7 +41,7 @@ class AskedNodes:
         found = {each.part.session: row_of[each.number : each.number + len(each.positions)] for each in self.parts}
         return {session: rows for session, rows in found.items() if rows[0] >= 0}
 
-    def at(self, wanted: Sequence[int]) -> tuple[list[Asked], list[int], list[int]]:
+    def at(self, wanted: Sequence[int]) -> tuple[list[NumberedPart], list[int], list[int]]:
         """Give of nodes by their numbers [m] the parts that they are of, their slots and their positions."""
         owners = np.arange(len(self.parts)).repeat([len(each.positions) for each in self.parts]).take(wanted)
         slots = np.concatenate([each.part.slots for each in self.parts]).take(wanted)

@@ -18,36 +18,36 @@ from typing import Final
 from specsplit_drafter.growth.acknowledgements import Acknowledgements
 
 SMOOTHING: Final = 0.1
-STEP_S: Final = 0.020
+DEFAULT_STEP_S: Final = 0.020
 """Step time of a verifier that does not say how long its steps take."""
-SHORTEST_S: Final = 0.0005
-LONGEST_S: Final = 1.0
+LEAST_STEP_S: Final = 0.0005
+MOST_STEP_S: Final = 1.0
 """Bounds of what a verifier says of its steps: sessions of several verifiers are weighed against one another by it."""
-ACCEPT_LENGTH: Final = 3.0
+DEFAULT_ACCEPT_LENGTH: Final = 3.0
 """Accept length of a session that has not committed anything yet."""
-MISSES: Final = 0.2
+MISS_RATE: Final = 0.2
 """Share of such a session's commits that will be misses."""
-LATE: Final = 0.25
+LATE_SHARE: Final = 0.25
 """Share of a step's time: nodes that are later than this were sent faster than the verifier gets them."""
-DEARER: Final = 1.5
-CHEAPER: Final = 0.98
+PRICE_RISE: Final = 1.5
+PRICE_FALL: Final = 0.98
 """What the price is multiplied by with every commit after which nodes were late, or were not."""
 HIGHEST_FLOOR: Final = 0.5
 LEAST_RETURN: Final = 0.01
 """What an expansion has to bring of the time it takes, so that a drafter does not run for next to nothing."""
 
 
-class Worth:
+class CostBenefit:
     """The worth of the nodes of one session."""
 
     def __init__(self, price_s: float, step_us: int = 0) -> None:
         self.acknowledgements = Acknowledgements()
         self._least_price_s = self._price_s = price_s
-        self.step_s = STEP_S
+        self.step_s = DEFAULT_STEP_S
         """Time from one step of the verifier to the next."""
-        self._accept_length = ACCEPT_LENGTH
-        self._misses = MISSES
-        self.told(step_us)
+        self._accept_length = DEFAULT_ACCEPT_LENGTH
+        self._miss_rate = MISS_RATE
+        self.set_step_time(step_us)
 
     @property
     def window_s(self) -> float:
@@ -64,21 +64,21 @@ class Worth:
         """Survival below which a node costs more than it saves."""
         return min(HIGHEST_FLOOR, self._price_s / self.token_s)
 
-    def told(self, step_us: int) -> None:
+    def set_step_time(self, step_us: int) -> None:
         """Take in how long the verifier says that its steps take; 0: it does not. One that exaggerates takes nothing from others by it."""
         if step_us:
-            self.step_s = min(max(step_us / 1e6, SHORTEST_S), LONGEST_S)
+            self.step_s = min(max(step_us / 1e6, LEAST_STEP_S), MOST_STEP_S)
 
-    def acknowledged(self, node_id: int, now: float) -> None:
+    def acknowledge(self, node_id: int, now: float) -> None:
         """Take in the highest id that the verifier had seen when it made a commit: nodes that come late have been too cheap."""
-        late_s = self.acknowledgements.seen(node_id, now)
-        factor = DEARER if late_s > LATE * self.step_s else CHEAPER
+        late_s = self.acknowledgements.acknowledge(node_id, now)
+        factor = PRICE_RISE if late_s > LATE_SHARE * self.step_s else PRICE_FALL
         self._price_s = min(max(self._price_s * factor, self._least_price_s), HIGHEST_FLOOR * self.token_s)
 
-    def committed(self, tokens: int, *, hit: bool) -> None:
+    def observe_commit(self, tokens: int, *, hit: bool) -> None:
         """Learn from a commit."""
         self._accept_length += SMOOTHING * (tokens - self._accept_length)
-        self._misses += SMOOTHING * ((not hit) - self._misses)
+        self._miss_rate += SMOOTHING * ((not hit) - self._miss_rate)
 
     def pays(self, saved_s: float, expansion_s: float) -> bool:
         """Tell whether an expansion of such a length is worth it for so much of the verifier's time.
@@ -86,5 +86,5 @@ class Worth:
         The answer to a commit that comes meanwhile is late by half of the expansion in the mean, which the verifier loses if the commit
         was a miss.
         """
-        lost = self._misses * min(1.0, expansion_s / self.step_s) / 2
+        lost = self._miss_rate * min(1.0, expansion_s / self.step_s) / 2
         return saved_s >= max(LEAST_RETURN, lost) * expansion_s

@@ -11,27 +11,27 @@ from numpy.typing import NDArray
 from specsplit.errors import SpecsplitError
 from specsplit.model.tensors.transfer import on_host
 from specsplit.tree import Ints
-from specsplit_drafter.descent.descent import Drawn
+from specsplit_drafter.descent.descent import DeviceLevel
 from specsplit_drafter.descent.device_ranking import Ranked
-from specsplit_drafter.descent.ranking import no_numbers
-from specsplit_drafter.drafts.proposer import Children, Level
+from specsplit_drafter.descent.ranking import not_finite
+from specsplit_drafter.drafts.proposer import Children, DrawnLevel
 
 _RANKED: Final = 3
 _DRAWN: Final = 6
 """Tensors of a frontier's ranking, and of a level that was drawn."""
 
 
-class Fetched:
+class ExpansionResult:
     """One expansion of some sessions."""
 
-    def __init__(self, frontier: Ranked, drawn: Sequence[Drawn]) -> None:
+    def __init__(self, frontier: Ranked, drawn: Sequence[DeviceLevel]) -> None:
         """Copies all there is. Waits for the device."""
-        tensors = [frontier.tokens, frontier.raw, frontier.fit]
+        tensors = [frontier.tokens, frontier.raw, frontier.finite]
         for level in drawn:
             ranked = level.children
-            tensors += [level.parents, level.tokens, level.scores, ranked.tokens, ranked.raw, ranked.fit]
+            tensors += [level.parents, level.tokens, level.scores, ranked.tokens, ranked.raw, ranked.finite]
         arrays: list[NDArray[Any]] = on_host(tensors)
-        tokens, raw, self._fit = arrays[:_RANKED]
+        tokens, raw, self._finite = arrays[:_RANKED]
         self._frontier = Children(tokens, raw)
         self._levels = [arrays[start : start + _DRAWN] for start in range(_RANKED, len(arrays), _DRAWN)]
 
@@ -40,18 +40,18 @@ class Fetched:
 
         None: nothing was. An error if the logits behind one of all these nodes are no numbers.
         """
-        broken = positions.compress(~self._fit.take(rows))
-        levels: list[Level] = []
+        broken = positions.compress(~self._finite.take(rows))
+        levels: list[DrawnLevel] = []
         for parents, tokens, scores, *ranked in self._levels if number is not None else ():
             count = int(np.count_nonzero(np.isfinite(scores[number])))  # the best stand first
             if not count or len(broken):
                 break
             first = (number or 0) * len(tokens[0])
-            below, raw, fit = (part[first : first + count] for part in ranked)
-            levels.append(Level(parents[number, :count], tokens[number, :count], Children(below, raw)))
+            below, raw, finite = (part[first : first + count] for part in ranked)
+            levels.append(DrawnLevel(parents[number, :count], tokens[number, :count], Children(below, raw)))
             positions = positions.take(levels[-1].parents) + 1
-            broken = positions.compress(~fit)
+            broken = positions.compress(~finite)
         if len(broken):
-            return no_numbers(int(broken[0]))
+            return not_finite(int(broken[0]))
         of_frontier = self._frontier.at(rows)
         return Children(of_frontier.tokens, of_frontier.log_probabilities, levels)

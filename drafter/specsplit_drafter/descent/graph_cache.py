@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 from specsplit.records import Eager
 
 MOST_GRAPHS: Final = 64
-MOST_MET: Final = 256
+MOST_UNCAPTURED: Final = 256
 """Shapes without a graph that are remembered."""
 UNUSED_AFTER: Final = 4096
 """Descents since its last one after which a graph may go for another: capturing takes as long as many of them."""
@@ -19,70 +19,70 @@ G = TypeVar("G")
 
 
 @dataclass(slots=True, eq=False)
-class _Kept(Generic[G]):
+class _Entry(Generic[G]):
     graph: G
     used: int
     """The number of the latest descent that it was used for."""
 
 
-class GraphTable(Generic[G]):
+class GraphCache(Generic[G]):
     """Graphs by shape. A shape is due for one when it comes for the second time, if there is room.
 
     A full table keeps what it has. Only a graph that was not used for long goes, and the next descent of the shape that asked is captured.
     """
 
     def __init__(
-        self, most_graphs: int = MOST_GRAPHS, most_met: int = MOST_MET, unused_after: int = UNUSED_AFTER
+        self, most_graphs: int = MOST_GRAPHS, most_uncaptured: int = MOST_UNCAPTURED, unused_after: int = UNUSED_AFTER
     ) -> None:
         self._most_graphs: Final = most_graphs
-        self._most_met: Final = most_met
+        self._most_uncaptured: Final = most_uncaptured
         self._unused_after: Final = unused_after
-        self._kept: OrderedDict[Hashable, _Kept[G]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Entry[G]] = OrderedDict()
         """The latest used last."""
-        self._met: OrderedDict[Hashable, None] = OrderedDict()
+        self._uncaptured: OrderedDict[Hashable, None] = OrderedDict()
         """Shapes without a graph, the latest to come last."""
         self._asked = 0
 
     def __len__(self) -> int:
         """Count the graphs."""
-        return len(self._kept)
+        return len(self._entries)
 
     def find(self, shape: Hashable) -> G | None:
         """Give the graph for a descent, if there is one."""
         self._asked += 1
-        kept = self._kept.get(shape)
-        if kept is None:
+        entry = self._entries.get(shape)
+        if entry is None:
             return None
-        kept.used = self._asked
-        self._kept.move_to_end(shape)
-        return kept.graph
+        entry.used = self._asked
+        self._entries.move_to_end(shape)
+        return entry.graph
 
-    def obstacle(self, shape: Hashable) -> Eager | None:
+    def why_eager(self, shape: Hashable) -> Eager | None:
         """Say why a shape without a graph gets none now; None: it is to be captured.
 
         FIRST if its next descent is to be captured, and FULL if that is not to be expected: all this is learnt to cost what it costs.
         """
-        known, full = shape in self._met, len(self._kept) >= self._most_graphs
+        known, full = shape in self._uncaptured, len(self._entries) >= self._most_graphs
         if known and not full:
             return None
         if full and known:
-            full = not self._let_go()
-        self._met[shape] = None
-        self._met.move_to_end(shape)
-        if len(self._met) > self._most_met:
-            self._met.popitem(last=False)
+            full = not self._evict()
+        self._uncaptured[shape] = None
+        self._uncaptured.move_to_end(shape)
+        if len(self._uncaptured) > self._most_uncaptured:
+            self._uncaptured.popitem(last=False)
             full = True
         return Eager.FULL if full else Eager.FIRST
 
     def keep(self, shape: Hashable, graph: G) -> None:
         """Take in the graph of a shape that was to be captured."""
-        self._met.pop(shape, None)
-        self._kept[shape] = _Kept(graph, self._asked)
+        self._uncaptured.pop(shape, None)
+        self._entries[shape] = _Entry(graph, self._asked)
 
-    def _let_go(self) -> bool:
+    def _evict(self) -> bool:
         """Give up the graph that was used least lately, if that was long ago; tell whether it was."""
-        shape, kept = next(iter(self._kept.items()))
-        if self._asked - kept.used < self._unused_after:
+        shape, entry = next(iter(self._entries.items()))
+        if self._asked - entry.used < self._unused_after:
             return False
-        del self._kept[shape]
+        del self._entries[shape]
         return True

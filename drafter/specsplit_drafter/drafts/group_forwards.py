@@ -19,7 +19,7 @@ from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
 from specsplit_drafter.drafts.record import RankTurn
 
 
-class Turns:
+class GroupForwards:
     """The forwards of a model whose MLPs or experts are shared out over ranks. Belongs to the engine's thread."""
 
     def __init__(self, model: DraftModel, lockstep: Lockstep, clock: Clock) -> None:
@@ -27,7 +27,7 @@ class Turns:
         self._model = model
         self._lockstep = lockstep
         self._clock = clock
-        self._over: list[RankTurn] = []
+        self._records: list[RankTurn] = []
 
     def run(self, work: Sequence[ExpansionInput], sessions: int) -> list[Tensor]:
         """Run the forwards of an expansion, by step -> logits of every step in which this rank, with so many sessions, has rows.
@@ -40,17 +40,17 @@ class Turns:
         try:
             return self._forwards(work, self._agreed)
         finally:
-            self._note(started)
+            self._record(started)
 
-    def sit_out(self, sessions: int) -> float:
+    def run_idle(self, sessions: int) -> float:
         """Take a turn without rows -> for how many seconds to rest then. Raises RankLost."""
         self.run([ExpansionInput() for _ in self._model.pools], sessions)
         return 0.0 if self._agreed.runs else self._agreed.rest_s
 
-    def take_over(self) -> tuple[RankTurn, ...]:
+    def take_turns(self) -> tuple[RankTurn, ...]:
         """Take the turns with a forward that were over since the last call."""
-        over, self._over = self._over, []
-        return tuple(over)
+        records, self._records = self._records, []
+        return tuple(records)
 
     @property
     def _agreed(self) -> Agreed:
@@ -74,9 +74,9 @@ class Turns:
             raise failed
         return logits
 
-    def _note(self, started: float) -> None:
-        turned = self.rank.turned(started)
-        assert turned is not None, "there was a turn"
-        agreed, costs = turned
+    def _record(self, started: float) -> None:
+        ended = self.rank.ended(started)
+        assert ended is not None, "there was a turn"
+        agreed, costs = ended
         if agreed.runs:
-            self._over.append(RankTurn(costs, agreed.idle))
+            self._records.append(RankTurn(costs, agreed.idle))
