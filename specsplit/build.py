@@ -46,10 +46,10 @@ def _of_checkout(root: Path) -> str:
 def _of_installation() -> str:
     """The commit that pip installed from a repository (PEP 610); empty if it was installed otherwise."""
     try:
-        told: Any = json.loads(distribution("specsplit").read_text("direct_url.json") or "{}")
+        origin: Any = json.loads(distribution("specsplit").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
         return ""
-    return str(told.get("vcs_info", {}).get("commit_id", ""))[:_DIGITS]
+    return str(origin.get("vcs_info", {}).get("commit_id", ""))[:_DIGITS]
 
 
 def _of_image() -> str:

@@ -252,11 +252,11 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class PlanTold:
+class PlanInForce:
     """The changes of the plan that are in force."""
 
     members: int
-    """Verifiers that are told."""
+    """Verifiers that are told of them."""
     changes: PlanChanges
     """All that differs from their own defaults."""
     control: Control = field(default_factory=Control)
@@ -264,10 +264,10 @@ class PlanTold:
 
 
 @dataclass(frozen=True)
-class TracingTold:
+class TracingInForce:
     """The changes of what is traced that are in force."""
 
     members: int
-    """Drafters and verifiers that are told; the coordinator obeys too."""
+    """Drafters and verifiers that are told of them; the coordinator obeys too."""
     changes: TraceChanges
     """All that differs from everybody's own settings."""

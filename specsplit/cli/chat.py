@@ -114,7 +114,7 @@ def _through_pipe(talk: Talk, model: ModelInfo) -> None:
 
 
 def _take(talk: Talk, model: ModelInfo, line: str, tell: Tell) -> bool:
-    """Do what a line says, or answer it; an empty one is nothing. False if that failed, of which is told."""
+    """Do what a line says, or answer it; an empty one is nothing. False if that failed, which is reported."""
     try:
         checked(_LINE, line)
         if is_command(line):

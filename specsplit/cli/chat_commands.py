@@ -76,10 +76,10 @@ def _drafts(talk: Talk, switch: str) -> str:
 def _system(talk: Talk, given: str) -> str:
     if given:
         talk.conversation = replace(talk.conversation, system="" if given == _NO_SYSTEM else given)
-    told = talk.conversation.system
+    system = talk.conversation.system
     return (
-        f"Before everything else the model is told: {told}"
-        if told
+        f"Before everything else the model is told: {system}"
+        if system
         else "The model is told nothing before the questions."
     )
 

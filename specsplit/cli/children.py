@@ -59,7 +59,7 @@ def children_of(wish: Wish, handed: Handed, transport: TransportSettings) -> Chi
     checked = {"coordinator": coordinator, **_members(wish, handed, own, _members_port(coordinator))}
     _check_ports(wish, handed, checked)
     check_calls(handed, checked)
-    options = {service: {**own[service], **_told(service, handed, checked)} for service in SETTINGS}
+    options = {service: {**own[service], **_resolved(service, handed, checked)} for service in SETTINGS}
     return Children(options, reaching(coordinator, checked["verifier"], transport))
 
 
@@ -92,7 +92,7 @@ def _drafting(kind: DrafterKind, wish: Wish) -> Options:
     }
 
 
-def _told(service: str, handed: Handed, checked: Mapping[str, ServiceSettings]) -> Options:
+def _resolved(service: str, handed: Handed, checked: Mapping[str, ServiceSettings]) -> Options:
     """What was given for a service, as its settings understand it."""
     if service not in checked:
         return {}
@@ -102,9 +102,9 @@ def _told(service: str, handed: Handed, checked: Mapping[str, ServiceSettings]) 
 
 def _checked(service: str, handed: Handed, own: Options) -> ServiceSettings:
     """The settings of a child, with what the environment says of them, and the files that they name."""
-    told = {name: value for name, value in {**own, **handed.values(service)}.items() if value is not None}
+    given = {name: value for name, value in {**own, **handed.values(service)}.items() if value is not None}
     try:
-        settings = SETTINGS[service].load(None, **told)
+        settings = SETTINGS[service].load(None, **given)
         check_shown(settings)
         server_credentials(settings)
         Callers(settings)

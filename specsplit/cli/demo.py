@@ -82,27 +82,27 @@ def demo(
     )
     if inflate_layers:
         console.print(inflation(inflate_layers))
-    told = _Page() if page else None
+    shown = _Page() if page else None
     cluster = LocalCluster(
         folder / TARGET,
         {kind: draft},
         drafters=[kind],
-        coordinator={} if told is None else {"web_listen": "127.0.0.1:0"},
+        coordinator={} if shown is None else {"web_listen": "127.0.0.1:0"},
         verifier={"inflate_layers": inflate_layers} if inflate_layers else {},
-        listener=None if told is None else told.hear,
+        listener=None if shown is None else shown.hear,
     )
     wanted = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     try:
         with sigterm_as_ctrl_c(), _running(cluster, console), cluster.client() as client:
-            _show(client, console, kind, prompt, wanted, told)
+            _show(client, console, kind, prompt, wanted, shown)
     except KeyboardInterrupt:
         raise typer.Abort from None
 
 
 def _check_environment() -> None:
     """Raise InvalidRequest if the environment has the coordinator ask for what the client in here does not have."""
-    told, _ = read_environment(_COORDINATOR, ("tls_cert", "tokens_file", "anonymous_clients"))
-    for name in told.keys() & ({"tls_cert"} if "anonymous_clients" in told else {"tls_cert", "tokens_file"}):
+    variables, _ = read_environment(_COORDINATOR, ("tls_cert", "tokens_file", "anonymous_clients"))
+    for name in variables.keys() & ({"tls_cert"} if "anonymous_clients" in variables else {"tls_cert", "tokens_file"}):
         raise InvalidRequest(
             f"{_COORDINATOR}{name.upper()}",
             "is set, and demo has no options for TLS and tokens; unset it, or use specsplit up and specsplit generate",

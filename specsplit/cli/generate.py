@@ -10,7 +10,7 @@ from specsplit.cli import request_options as options
 from specsplit.cli.logprobs import as_objects, show
 from specsplit.cli.options import ADDRESS, AddressOption, with_transport
 from specsplit.cli.paint import ChoicesPainter, Painter, summary
-from specsplit.cli.resuming import tokens_of, told
+from specsplit.cli.resuming import advise_resuming, tokens_of
 from specsplit.cli.say import say
 from specsplit.cli.streams import checked, read_input
 from specsplit.client import Client, Conversation, Result, TextPrompt
@@ -44,7 +44,7 @@ def generate(
     except Unavailable as error:
         if not error.received:
             raise
-        raise told(error, gatherer.text if as_json else None) from error
+        raise advise_resuming(error, gatherer.text if as_json else None) from error
     if as_json:
         say(json.dumps(as_object(result, request.resume_from)))
     else:

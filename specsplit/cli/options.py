@@ -71,7 +71,7 @@ def with_options(
     """
 
     @wraps(command)
-    def told(**given: Any) -> None:
+    def wrapper(**given: Any) -> None:
         chosen = {name: given.pop(name) for name in options}
         command(**given, **{parameter: make(**chosen)})
 
@@ -81,9 +81,9 @@ def with_options(
             parameters += [_keyword(name, *option) for name, option in options.items()]
         else:
             parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    told.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
-    told.__annotations__ = {each.name: each.annotation for each in parameters}
-    return told
+    wrapper.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    return wrapper
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

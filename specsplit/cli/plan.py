@@ -13,7 +13,7 @@ from specsplit.cli.say import say
 from specsplit.cli.screen import WIDE, Screen
 from specsplit.client import Client
 from specsplit.errors import InvalidRequest
-from specsplit.membership import Member, PlanTold
+from specsplit.membership import Member, PlanInForce
 from specsplit.settings import TransportSettings
 from specsplit.values import Adaptive, Control, PlanChanges
 
@@ -72,23 +72,25 @@ def plan(
         _look(client, as_json=as_json)
 
 
-def sentence(told: PlanTold) -> str:
+def sentence(in_force: PlanInForce) -> str:
     """Say what is changed now, and for whom."""
-    said = {**vars(told.control), **vars(told.changes)}
+    said = {**vars(in_force.control), **vars(in_force.changes)}
     changed = " ".join(f"{name}={value}" for name, value in said.items() if value is not None)
-    return f"plan: {changed or 'as each verifier is set'}; verifiers: {told.members}"
+    return f"plan: {changed or 'as each verifier is set'}; verifiers: {in_force.members}"
 
 
-def as_object(told: PlanTold, members: tuple[Member, ...]) -> dict[str, object]:
+def as_object(in_force: PlanInForce, members: tuple[Member, ...]) -> dict[str, object]:
     """Make the object that --json prints. Its names stay; docs/operations.md has them."""
-    changed = {name: value for name, value in {**vars(told.control), **vars(told.changes)}.items() if value is not None}
-    return {"told": told.members, "changed": changed, "verifiers": as_objects(members, told)}
+    changed = {
+        name: value for name, value in {**vars(in_force.control), **vars(in_force.changes)}.items() if value is not None
+    }
+    return {"told": in_force.members, "changed": changed, "verifiers": as_objects(members, in_force)}
 
 
 def _look(client: Client, *, as_json: bool) -> None:
-    told, members = client.plan(timeout_s=TIMEOUT_S), client.cluster(timeout_s=TIMEOUT_S).members
+    in_force, members = client.plan(timeout_s=TIMEOUT_S), client.cluster(timeout_s=TIMEOUT_S).members
     if as_json:
-        say(json.dumps(as_object(told, members)))
+        say(json.dumps(as_object(in_force, members)))
     else:
-        say(sentence(told))
-        Screen(width=WIDE).print(InForce(told, members))
+        say(sentence(in_force))
+        Screen(width=WIDE).print(InForce(in_force, members))

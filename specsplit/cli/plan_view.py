@@ -12,7 +12,7 @@ from rich.table import Table
 from specsplit.cli.columns import named
 from specsplit.cli.screen import joined, text
 from specsplit.errors import printable
-from specsplit.membership import Member, PlanTold
+from specsplit.membership import Member, PlanInForce
 from specsplit.values import ModelInfo
 
 ABOVE = (
@@ -47,7 +47,7 @@ class Part:
 Parts = Mapping[str, Part]
 
 
-def parts(member: Member, told: PlanTold) -> Parts:
+def parts(member: Member, in_force: PlanInForce) -> Parts:
     """Every part of a verifier's plan by name, as the verifier said it last: it may be a heartbeat behind the operator.
 
     Empty for a member that has said nothing of its plan.
@@ -55,23 +55,23 @@ def parts(member: Member, told: PlanTold) -> Parts:
     report, plan = member.speculation, member.plan
     if report is None or plan is None:
         return {}
-    wanted = told.control.adaptive
+    wanted = in_force.control.adaptive
     bound = report.max_draft_tokens
     by_operator = wanted is not None and wanted.value == report.adaptive
-    source = "" if bound is None else "operator" if bound == told.control.max_draft_tokens else "settings"
+    source = "" if bound is None else "operator" if bound == in_force.control.max_draft_tokens else "settings"
     found = {
         "controller": Part(report.adaptive, "operator" if by_operator else "settings"),
         "max_draft_tokens": Part(bound, source),
     }
     for name, value in vars(plan).items():
         own = "settings" if value == getattr(report.launched, name) else "controller"
-        found[name] = Part(value, "operator" if value == getattr(told.changes, name) else own)
+        found[name] = Part(value, "operator" if value == getattr(in_force.changes, name) else own)
     return found
 
 
-def as_objects(members: Sequence[Member], told: PlanTold) -> list[dict[str, object]]:
+def as_objects(members: Sequence[Member], in_force: PlanInForce) -> list[dict[str, object]]:
     """Make what --json prints of the verifiers, one object for each."""
-    said = [(member.member_id, parts(member, told)) for member in verifiers(members)]
+    said = [(member.member_id, parts(member, in_force)) for member in verifiers(members)]
     return [
         {
             "member_id": name,
@@ -91,7 +91,7 @@ def verifiers(members: Sequence[Member]) -> list[Member]:
 class InForce:
     """The plan that every verifier has reported, and where each part of it comes from: as many tables as the screen is too narrow for."""
 
-    told: PlanTold
+    in_force: PlanInForce
     members: tuple[Member, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -99,7 +99,7 @@ class InForce:
         silent: list[str] = []
         groups: dict[tuple[tuple[str, Part], ...], list[str]] = {}
         for member in verifiers(self.members):
-            found = parts(member, self.told)
+            found = parts(member, self.in_force)
             (groups.setdefault(tuple(found.items()), []) if found else silent).append(member.member_id)
         columns = [_Column(_heading(names, len(groups)), dict(found)) for found, names in groups.items()]
         for some in _split(columns, options.max_width):

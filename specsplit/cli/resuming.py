@@ -1,4 +1,4 @@
-"""`--resume-from`: the tokens of an answer whose stream broke, as they are told and as a user gives them back."""
+"""`--resume-from`: the tokens of an answer whose stream broke, as they are printed and as a user gives them back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tokens_of(given: str | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-def told(error: Unavailable, text: str | None) -> Unavailable:
+def advise_resuming(error: Unavailable, text: str | None) -> Unavailable:
     """Print the tokens that had come where the user can keep them: as an object beside the `text` of them, or on stderr.
 
     Returns the error that says how the command gets the rest.
@@ -59,7 +59,7 @@ def _from_json(text: str) -> list[int] | None:
     except (ValueError, RecursionError):
         return None
     if isinstance(found, dict):
-        told = cast("dict[str, Any]", found)
-        found = told.get("resume_from", told.get("token_ids"))
+        fields = cast("dict[str, Any]", found)
+        found = fields.get("resume_from", fields.get("token_ids"))
     is_list = isinstance(found, list) and all(type(each) is int and each >= 0 for each in cast("list[object]", found))
     return cast("list[int]", found) if is_list else None

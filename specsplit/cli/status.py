@@ -87,9 +87,9 @@ def as_object(cluster: Cluster, address: str, now: datetime) -> dict[str, object
 
 def _member(member: Member) -> dict[str, object]:
     """All that is known of a member; what it is stands below the name of its role, which is absent from the other's."""
-    told = asdict(member)
+    values = asdict(member)
     role = "verifier" if isinstance(member.role, ModelInfo) else "drafter"
-    return {role if name == "role" else name: _finite(value) for name, value in told.items()}
+    return {role if name == "role" else name: _finite(value) for name, value in values.items()}
 
 
 def _finite(value: Any) -> Any:

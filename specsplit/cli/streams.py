@@ -1,6 +1,6 @@
 """Standard input, output and error as they really are: not open, full, gone, or in an encoding that has no place for a character.
 
-`guard` is called once, at the edge of the command line. What is told on stderr never fails, and neither does the output of a service,
+`guard` is called once, at the edge of the command line. What is written to stderr never fails, and neither does the output of a service,
 which is a line that nobody may need; what a command was asked for and cannot write is a `LostOutput`.
 """
 
@@ -35,7 +35,7 @@ class _Output(io.FileIO):
     def __init__(self, number: int, *, may_fail: bool) -> None:
         super().__init__(number, "w", closefd=False)
         self.may_fail = may_fail
-        """Whether a failure is told of, or what could not be written let go."""
+        """Whether a failure is reported, or what could not be written let go."""
 
     def write(self, data: Any, /) -> int:
         try:

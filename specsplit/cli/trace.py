@@ -9,7 +9,7 @@ import typer
 from specsplit.cli.options import ADDRESS, AddressOption, with_transport
 from specsplit.cli.say import say
 from specsplit.client import Client
-from specsplit.membership import TracingTold
+from specsplit.membership import TracingInForce
 from specsplit.settings import TransportSettings
 from specsplit.values import SERVICES, TraceChanges
 
@@ -44,18 +44,18 @@ def trace(
     changes = TraceChanges(level, ratio, _names(modules))
     with Client(address, transport) as client:
         if reset or changes != TraceChanges():
-            told = client.set_tracing(changes, reset=reset, timeout_s=TIMEOUT_S)
+            in_force = client.set_tracing(changes, reset=reset, timeout_s=TIMEOUT_S)
         else:
-            told = client.tracing(timeout_s=TIMEOUT_S)
-        say(sentence(told))
+            in_force = client.tracing(timeout_s=TIMEOUT_S)
+        say(sentence(in_force))
 
 
-def sentence(told: TracingTold) -> str:
+def sentence(in_force: TracingInForce) -> str:
     """Say what is changed now, and for whom."""
-    changes = told.changes
+    changes = in_force.changes
     said = {"level": changes.level, "ratio": changes.ratio, "modules": changes.modules and ",".join(changes.modules)}
     changed = " ".join(f"{name}={value}" for name, value in said.items() if value is not None)
-    return f"tracing: {changed or 'as each service is set'}; members: {told.members}, and the coordinator"
+    return f"tracing: {changed or 'as each service is set'}; members: {in_force.members}, and the coordinator"
 
 
 def _names(modules: str | None) -> tuple[str, ...] | None:

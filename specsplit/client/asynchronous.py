@@ -14,7 +14,7 @@ from specsplit.client.options import Options, Promptable, check_timeout, make_re
 from specsplit.client.received import Received
 from specsplit.client.result import Gatherer, Result
 from specsplit.errors import Cancelled, Unavailable
-from specsplit.membership import Cluster, PlanTold, TracingTold
+from specsplit.membership import Cluster, PlanInForce, TracingInForce
 from specsplit.observe.tracing import trace_metadata
 from specsplit.requests import GenerateEvent, GenerateRequest
 from specsplit.rpc import dial, from_rpc_error, is_task_cancelled, wait_until_serving
@@ -89,19 +89,19 @@ class AsyncClient:
             call = self._stub.GetCluster(wire.cluster_request(), timeout=check_timeout(timeout_s))
             return wire.cluster_from_wire(await call)
 
-    async def plan(self, timeout_s: float | None = None) -> PlanTold:
+    async def plan(self, timeout_s: float | None = None) -> PlanInForce:
         """Ask which changes of the plan are in force. A coordinator of an older build does not know the call: Unsupported."""
         self._require_open()
         with self._typed_failures():
             call = self._stub.GetPlan(wire.plan_request(), timeout=check_timeout(timeout_s))
-            return wire.plan_told_from_wire(await call)
+            return wire.plan_in_force_from_wire(await call)
 
-    async def tracing(self, timeout_s: float | None = None) -> TracingTold:
+    async def tracing(self, timeout_s: float | None = None) -> TracingInForce:
         """Ask which changes of what is traced are in force. A coordinator of an older build does not know the call: Unsupported."""
         self._require_open()
         with self._typed_failures():
             call = self._stub.GetTracing(wire.tracing_request(), timeout=check_timeout(timeout_s))
-            return wire.tracing_told_from_wire(await call)
+            return wire.tracing_in_force_from_wire(await call)
 
     async def set_plan(
         self,
@@ -110,7 +110,7 @@ class AsyncClient:
         *,
         reset: bool = False,
         timeout_s: float | None = None,
-    ) -> PlanTold:
+    ) -> PlanInForce:
         """Change the default plan of every verifier, and who decides what it does not say; returns all that is changed now.
 
         That is on top of earlier changes or, with `reset`, instead of them. Raises Incompatible if a verifier does not know the controller.
@@ -118,16 +118,18 @@ class AsyncClient:
         self._require_open()
         request = wire.set_plan_to_wire(changes or PlanChanges(), control or Control(), reset)
         with self._typed_failures():
-            return wire.plan_told_from_wire(await self._stub.SetPlan(request, timeout=check_timeout(timeout_s)))
+            return wire.plan_in_force_from_wire(await self._stub.SetPlan(request, timeout=check_timeout(timeout_s)))
 
     async def set_tracing(
         self, changes: TraceChanges | None = None, *, reset: bool = False, timeout_s: float | None = None
-    ) -> TracingTold:
+    ) -> TracingInForce:
         """Change what every service traces, on top of earlier changes or, with `reset`, instead of them; what is in force now."""
         self._require_open()
         request = wire.set_tracing_to_wire(changes or TraceChanges(), reset)
         with self._typed_failures():
-            return wire.tracing_told_from_wire(await self._stub.SetTracing(request, timeout=check_timeout(timeout_s)))
+            return wire.tracing_in_force_from_wire(
+                await self._stub.SetTracing(request, timeout=check_timeout(timeout_s))
+            )
 
     async def wait_until_serving(self, timeout_s: float) -> None:
         """Return once the coordinator takes requests. Raises DeadlineExceeded."""

@@ -142,8 +142,8 @@ class Lockstep:
         Not to be asked by one that is alone.
         """
         began = self._clock.now()
-        told = self._mesh.exchange(replace(proposal, rows=rows, kv_tokens=kv_tokens, demand=demand).numbers)
-        self.agreed = Agreed(self._mesh.rank, [Proposal.of(numbers) for numbers in told])
+        gathered = self._mesh.exchange(replace(proposal, rows=rows, kv_tokens=kv_tokens, demand=demand).numbers)
+        self.agreed = Agreed(self._mesh.rank, [Proposal.of(numbers) for numbers in gathered])
         self._waited_s += self._clock.now() - began
         return self.agreed.runs
 

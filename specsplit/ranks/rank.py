@@ -32,8 +32,8 @@ class Rank:
         """Where it stands. Any thread may ask."""
         self.excused: Callable[[], bool] = lambda: True
         """False while the coordinator may not know that this rank leaves; asked by `may_leave`."""
-        self._told = 0
-        """The highest wave that the coordinator has told of; the engine thread comes to it later."""
+        self._announced = 0
+        """The highest wave that the coordinator has announced; the engine thread comes to it later."""
         self._lockstep = lockstep
         self._clock = clock
         self._wave = ENDLESS if self.alone else Wave()
@@ -48,11 +48,11 @@ class Rank:
     @property
     def may_leave(self) -> bool:
         """True if it is alone, or its group is parked and no wave is to begin. Any thread may ask."""
-        return self.alone or (self.report.parked and self.report.number >= self._told and self.excused())
+        return self.alone or (self.report.parked and self.report.number >= self._announced and self.excused())
 
     def hears(self, wave: int) -> None:
         """The coordinator has told of a wave, which its engine has still to `start`. Called where that is heard, on the event loop."""
-        self._told = max(self._told, wave)
+        self._announced = max(self._announced, wave)
 
     async def unneeded(self, failed: asyncio.Event) -> None:
         """Return once no other rank needs this one, or it has failed. `may_leave` has to hold for a while: a session that was placed on

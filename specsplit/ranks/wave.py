@@ -23,8 +23,8 @@ class Wave:
     """The wave that it is in, or was in last; 0: it has been in none."""
     parked: bool = True
     """True: it takes part in no turn."""
-    told: int = 0
-    """The highest wave that the coordinator has told it to begin."""
+    announced: int = 0
+    """The highest wave that the coordinator has announced, for this rank to begin."""
     quiet: int = 0
     """Turns in a row in which no rank was unfinished."""
     park_after: int | None = PARK_AFTER
@@ -32,7 +32,7 @@ class Wave:
 
     def start(self, number: int) -> Wave:
         """Take in that wave `number` is to begin: at once if it is parked, else when it parks. One that it has begun already is none."""
-        return replace(self, told=max(self.told, number))._begun()
+        return replace(self, announced=max(self.announced, number))._begun()
 
     def turned(self, *, unfinished: bool) -> Wave:
         """A turn is over, in which some rank was `unfinished`, or none was."""
@@ -42,8 +42,8 @@ class Wave:
         return replace(self, quiet=0, parked=True)._begun()
 
     def _begun(self) -> Wave:
-        if self.parked and self.told > self.number:
-            return replace(self, number=self.told, parked=False)
+        if self.parked and self.announced > self.number:
+            return replace(self, number=self.announced, parked=False)
         return self
 
 

@@ -108,7 +108,7 @@ def _file(field: str, path: Path | None, parse: _Parse) -> Reloaded[Mapping[str,
 
 
 def _read(field: str, path: Path, parse: _Parse) -> Mapping[str, Identity]:
-    """The identities of a file. One that names nobody is no error, since that is how everybody is shut out, but it is told."""
+    """The identities of a file. One that names nobody is no error, since that is how everybody is shut out, but it is logged."""
     found = read(field, path, parse)
     if not found:
         _log.warning("%s names nobody: every caller is unknown until it names one", field, extra=fields(file=str(path)))

@@ -68,18 +68,18 @@ class _Served:
 
     def __init__(self, files: Reloaded[Pems]) -> None:
         self._files = files
-        self._told = files.value
+        self._current = files.value
 
     def configuration(self) -> grpc.ServerCertificateConfiguration:
         """What it is now."""
-        return grpc.ssl_server_certificate_configuration([self._told.pair], self._told.authority)
+        return grpc.ssl_server_certificate_configuration([self._current.pair], self._current.authority)
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
         """What it is now, if that is new. Called on a thread of gRPC's."""
         now = self._files.value
-        if now is self._told:
+        if now is self._current:
             return None
-        self._told = now
+        self._current = now
         return self.configuration()
 
 

@@ -10,7 +10,7 @@ _OF_A_WRITE = "ExecuteBatchError raised in core by servicer method"
 
 
 class Departures(logging.Filter):
-    """Passes on what grpc.aio logs, but for such a departure: that is told in a line of our own."""
+    """Passes on what grpc.aio logs, but for such a departure: that is logged in a line of our own."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """False for a departure."""

@@ -171,7 +171,7 @@ class _AllIntact:
 
 
 def _no_such_call(here: str, service: str, method: str) -> str:
-    """What a caller is told of a method that a service ("verifier") does not have, with the service that does."""
+    """The error for a method that a service ("verifier") does not have; it names the service that does."""
     wanted = CALLED.get(service, here)
     if wanted == here:
         return f"the {here} that answers here does not know the call {quoted(method)}; it may be of another build"

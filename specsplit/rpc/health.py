@@ -62,11 +62,11 @@ class Health(health_pb2_grpc.HealthServicer):
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         """Stream the status now and at every change, until the server stops."""
-        told: Status | None = None
+        sent: Status | None = None
         while not self._closed:
             changed, status = self._changed, self._status_of(request.service)
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 yield health_pb2.HealthCheckResponse(status=status)
             await changed.wait()
 
@@ -109,7 +109,7 @@ async def wait_until_serving(channel: grpc.aio.Channel, timeout_s: float, servic
     request = health_pb2.HealthCheckRequest(service=service)
     try:
         async with asyncio.timeout(timeout_s):
-            while not await _told_serving(watch(request, wait_for_ready=True)):
+            while not await _until_serving(watch(request, wait_for_ready=True)):
                 await asyncio.sleep(0.05)
     except TimeoutError as error:
         raise DeadlineExceeded(f"not serving after {timeout_s:g} s") from error
@@ -138,7 +138,7 @@ def wait_until_serving_blocking(channel: grpc.Channel, timeout_s: float, service
     raise DeadlineExceeded(f"not serving after {timeout_s:g} s")
 
 
-async def _told_serving(responses: AsyncIterable[health_pb2.HealthCheckResponse]) -> bool:
+async def _until_serving(responses: AsyncIterable[health_pb2.HealthCheckResponse]) -> bool:
     """True at the first SERVING; False if the peer went away before."""
     try:
         async for response in responses:

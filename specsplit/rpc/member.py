@@ -234,26 +234,26 @@ class Membership:
         """What there is to say on one call, until that is over."""
         yield self._register
         interval_s = await registered
-        told_draining, told_wave, told_lost = False, None, dict[str, float]()
+        sent_draining, sent_wave, sent_lost = False, None, dict[str, float]()
         while not over.is_set():
             self._news.clear()
-            if self._draining and not told_draining:
-                told_draining = True
+            if self._draining and not sent_draining:
+                sent_draining = True
                 yield Draining()
-            if (wave := self._sources.standing()) is not None and wave != told_wave:
-                told_wave = wave
+            if (wave := self._sources.standing()) is not None and wave != sent_wave:
+                sent_wave = wave
                 yield wave
-            lost = self._untold(told_lost)
+            lost = self._unsent(sent_lost)
             yield self._sources.heartbeat([*lost])
-            told_lost = {drafter: at for drafter, at in (told_lost | lost).items() if drafter in self._lost}
+            sent_lost = {drafter: at for drafter, at in (sent_lost | lost).items() if drafter in self._lost}
             self._retry.stays()
             await self._pause(interval_s)
 
-    def _untold(self, told: Mapping[str, float]) -> dict[str, float]:
+    def _unsent(self, sent: Mapping[str, float]) -> dict[str, float]:
         """The lost drafters of which a call has yet to tell. Each call tells of all: nobody knows which last words of one were heard."""
         now = self._clock.now()
         self._lost = {drafter: at for drafter, at in self._lost.items() if now - at < LOST_S}
-        news = (loss for loss in self._lost.items() if told.get(loss[0]) != loss[1])
+        news = (loss for loss in self._lost.items() if sent.get(loss[0]) != loss[1])
         return dict(islice(news, MAX_MEMBERS))
 
     async def _pause(self, interval_s: float) -> None:

@@ -39,13 +39,13 @@ class Reloaded(Generic[T]):
             return self._value
 
     def _reload(self) -> None:
-        told = fields(files=", ".join(map(str, self._paths)))
+        extra = fields(files=", ".join(map(str, self._paths)))
         try:
             self._value = self._read()
         except InvalidRequest as error:
-            _log.error("changed files are no good, so what they said before stays in force: %s", error, extra=told)
+            _log.error("changed files are no good, so what they said before stays in force: %s", error, extra=extra)
         else:
-            _log.info("changed files are read again", extra=told)
+            _log.info("changed files are read again", extra=extra)
 
 
 def _stamp_of(paths: Sequence[Path]) -> _Stamp:

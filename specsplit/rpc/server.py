@@ -136,7 +136,7 @@ class Server:
 
     def _leave_while_loading(self, number: signal.Signals) -> None:
         if self.phase is not Phase.LOADING:
-            self._told(number)
+            self._on_signal(number)
             return
         _log.info("told to leave while still loading")
         logging.shutdown()
@@ -147,7 +147,7 @@ class Server:
         (self._hurry if self._asked else self._leave).set()
         self._asked = True
 
-    def _told(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         """Begin to drain. A terminal that closes sends SIGHUP more than once, so a second one is no asking to hurry."""
         (self.drain if number is signal.SIGHUP else self.leave)()
 
@@ -167,7 +167,7 @@ class Server:
         loop = asyncio.get_running_loop()
         handled = _heeded() if signals else ()
         for number in handled:
-            loop.add_signal_handler(number, partial(self._told, number))
+            loop.add_signal_handler(number, partial(self._on_signal, number))
         try:
             await self._leave.wait()
             await self._drain(drain)

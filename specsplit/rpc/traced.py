@@ -53,7 +53,7 @@ _OWN_FAULTS = frozenset(
 
 
 class _Details(Protocol):
-    """The fields of what an interceptor is told of a call."""
+    """The fields of the call details that an interceptor gets."""
 
     method: str | bytes
 

@@ -1,4 +1,4 @@
-"""What the coordinator is told."""
+"""The settings of a coordinator."""
 
 from __future__ import annotations
 

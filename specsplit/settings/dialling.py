@@ -42,16 +42,16 @@ def anonymous(given: Mapping[str, object], environment: Mapping[str, str] | None
 
     Files and flags are taken as they are. Where anything has to be parsed or refused, ClientSettings does that. Raises InvalidRequest.
     """
-    told = _told(os.environ if environment is None else environment)
-    chosen: dict[str, Any] = {**{name: Path(told[name]) for name in _PATHS if name in told}, **given}
-    if set(told) <= {*_PATHS, *_NOT_NEEDED} and _agree(**{name: chosen.get(name) for name in _PATHS}):
+    variables = _variables(os.environ if environment is None else environment)
+    chosen: dict[str, Any] = {**{name: Path(variables[name]) for name in _PATHS if name in variables}, **given}
+    if set(variables) <= {*_PATHS, *_NOT_NEEDED} and _agree(**{name: chosen.get(name) for name in _PATHS}):
         return Dialling(**chosen)
     from specsplit.settings.transport import ClientSettings  # noqa: PLC0415 (pydantic, which most have no need of here)
 
     return ClientSettings.load(None, **given).model_copy(update={"token_file": None})
 
 
-def _told(environment: Mapping[str, str]) -> dict[str, str]:
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables for clients that are not empty, by name of the setting."""
     prefix = ENV_PREFIX.lower()
     named = {variable.lower(): value for variable, value in environment.items() if value}

@@ -1,4 +1,4 @@
-"""What a drafter is told."""
+"""The settings of a drafter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service that runs a model is told."""
+"""Settings that every service with a model has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every server is told, and what every member of a cluster is."""
+"""Settings that every server has, and those of every member of a cluster."""
 
 from __future__ import annotations
 

@@ -72,5 +72,5 @@ def from_source(error: InvalidRequest, sources: Mapping[str, str]) -> InvalidReq
     Where the field does not go with others, it is told where those stand.
     """
     others = [sources[name] for name in error.against if name in sources]
-    told = f" (told by {' and '.join(others)})" if others else ""
-    return InvalidRequest(sources.get(error.field, error.field), error.problem + told)
+    where = f" (told by {' and '.join(others)})" if others else ""
+    return InvalidRequest(sources.get(error.field, error.field), error.problem + where)

@@ -1,4 +1,4 @@
-"""What both ends of a connection are told."""
+"""Settings that both ends of a connection have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a verifier is told."""
+"""The settings of a verifier."""
 
 from __future__ import annotations
 

@@ -160,6 +160,6 @@ def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:
 
 def _heartbeat_from_wire(message: pb.HeartbeatReport) -> Heartbeat:
     plan = common.plan_from_wire(message.plan).over(Plan()) if message.HasField("plan") else None
-    told = speculation.report_from_wire(message.speculation) if message.HasField("speculation") else None
+    report = speculation.report_from_wire(message.speculation) if message.HasField("speculation") else None
     lost, prefixes = tuple(message.lost_drafters), tuple(message.prefixes)
-    return Heartbeat(common.load_from_wire(message.load), lost, plan, told, prefixes)
+    return Heartbeat(common.load_from_wire(message.load), lost, plan, report, prefixes)

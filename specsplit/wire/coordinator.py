@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from specsplit.errors import InvalidRequest, Unsupported
-from specsplit.membership import Cluster, Member, PlanTold, TracingTold
+from specsplit.membership import Cluster, Member, PlanInForce, TracingInForce
 from specsplit.requests import (
     ChatMessage,
     ChatPrompt,
@@ -39,9 +39,9 @@ PlanInForceMessage: TypeAlias = pb.GetPlanResponse
 TracingQuestion: TypeAlias = pb.GetTracingRequest
 TracingInForceMessage: TypeAlias = pb.GetTracingResponse
 PlanMessage: TypeAlias = pb.SetPlanRequest
-PlanToldMessage: TypeAlias = pb.SetPlanResponse
+PlanSetMessage: TypeAlias = pb.SetPlanResponse
 TracingMessage: TypeAlias = pb.SetTracingRequest
-TracingToldMessage: TypeAlias = pb.SetTracingResponse
+TracingSetMessage: TypeAlias = pb.SetTracingResponse
 
 
 def generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
@@ -218,9 +218,9 @@ def plan_request() -> pb.GetPlanRequest:
     return pb.GetPlanRequest()
 
 
-def plan_in_force_to_wire(told: PlanTold) -> pb.GetPlanResponse:
-    plan, control = common.plan_to_wire(told.changes), speculation.control_to_wire(told.control)
-    return pb.GetPlanResponse(told=told.members, plan=plan, control=control)
+def plan_in_force_to_wire(in_force: PlanInForce) -> pb.GetPlanResponse:
+    plan, control = common.plan_to_wire(in_force.changes), speculation.control_to_wire(in_force.control)
+    return pb.GetPlanResponse(told=in_force.members, plan=plan, control=control)
 
 
 def set_plan_to_wire(changes: PlanChanges, control: Control, reset: bool) -> pb.SetPlanRequest:
@@ -242,23 +242,25 @@ def set_plan_from_wire(message: pb.SetPlanRequest) -> tuple[PlanChanges, Control
     return common.plan_from_wire(message.plan), speculation.control_from_wire(message.control), message.reset
 
 
-def plan_told_to_wire(told: PlanTold) -> pb.SetPlanResponse:
-    plan, control = common.plan_to_wire(told.changes), speculation.control_to_wire(told.control)
-    return pb.SetPlanResponse(told=told.members, plan=plan, control=control)
+def plan_set_to_wire(in_force: PlanInForce) -> pb.SetPlanResponse:
+    plan, control = common.plan_to_wire(in_force.changes), speculation.control_to_wire(in_force.control)
+    return pb.SetPlanResponse(told=in_force.members, plan=plan, control=control)
 
 
-def plan_told_from_wire(message: pb.SetPlanResponse | pb.GetPlanResponse) -> PlanTold:
+def plan_in_force_from_wire(message: pb.SetPlanResponse | pb.GetPlanResponse) -> PlanInForce:
     """Raises InvalidRequest for a controller that this build does not know, Incompatible for what is no answer at all."""
     check(message)
-    return PlanTold(message.told, common.plan_from_wire(message.plan), speculation.control_from_wire(message.control))
+    return PlanInForce(
+        message.told, common.plan_from_wire(message.plan), speculation.control_from_wire(message.control)
+    )
 
 
 def tracing_request() -> pb.GetTracingRequest:
     return pb.GetTracingRequest()
 
 
-def tracing_in_force_to_wire(told: TracingTold) -> pb.GetTracingResponse:
-    return pb.GetTracingResponse(told=told.members, tracing=common.tracing_to_wire(told.changes))
+def tracing_in_force_to_wire(in_force: TracingInForce) -> pb.GetTracingResponse:
+    return pb.GetTracingResponse(told=in_force.members, tracing=common.tracing_to_wire(in_force.changes))
 
 
 def set_tracing_to_wire(changes: TraceChanges, reset: bool) -> pb.SetTracingRequest:
@@ -276,14 +278,14 @@ def set_tracing_from_wire(message: pb.SetTracingRequest) -> tuple[TraceChanges, 
     return common.tracing_from_wire(message.tracing), message.reset
 
 
-def tracing_told_to_wire(told: TracingTold) -> pb.SetTracingResponse:
-    return pb.SetTracingResponse(told=told.members, tracing=common.tracing_to_wire(told.changes))
+def tracing_set_to_wire(in_force: TracingInForce) -> pb.SetTracingResponse:
+    return pb.SetTracingResponse(told=in_force.members, tracing=common.tracing_to_wire(in_force.changes))
 
 
-def tracing_told_from_wire(message: pb.SetTracingResponse | pb.GetTracingResponse) -> TracingTold:
+def tracing_in_force_from_wire(message: pb.SetTracingResponse | pb.GetTracingResponse) -> TracingInForce:
     """Raises InvalidRequest for too many modules, Incompatible for what is no answer at all."""
     check(message)
-    return TracingTold(message.told, common.tracing_from_wire(message.tracing))
+    return TracingInForce(message.told, common.tracing_from_wire(message.tracing))
 
 
 def _member_to_wire(member: Member) -> pb.Member:

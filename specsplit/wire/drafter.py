@@ -57,19 +57,19 @@ def draft_request_events(message: pb.DraftRequest) -> list[tuple[int, ToDrafter 
 def _events(events: Sequence[_Event], read: Callable[[_Event], _Said]) -> list[tuple[int, _Said | InvalidRequest]]:
     """What each says, by session. Raises InvalidRequest for more events, or more malformed ones, than a message may hold."""
     check_count("events", events, MAX_EVENTS)
-    told: list[tuple[int, _Said | InvalidRequest]] = []
+    parsed: list[tuple[int, _Said | InvalidRequest]] = []
     malformed = 0
     for event in events:
         try:
             check(event)
-            told.append((event.session_id, read(event)))
+            parsed.append((event.session_id, read(event)))
         except InvalidRequest as error:
             malformed += 1
             if malformed > MAX_MALFORMED_EVENTS:
                 problem = f"has more than {MAX_MALFORMED_EVENTS} malformed entries, the last of them: {error}"
                 raise InvalidRequest("events", problem) from error
-            told.append((event.session_id, error))
-    return told
+            parsed.append((event.session_id, error))
+    return parsed
 
 
 def _request_from_wire(event: pb.DraftRequestEvent) -> ToDrafter:

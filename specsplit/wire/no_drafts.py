@@ -22,16 +22,16 @@ _CAUSES = {
 _CAUSES_BACK = {value: cause for cause, value in _CAUSES.items()}
 
 
-def no_drafts_to_wire(told: NoDrafts | None) -> pb.NoDrafts | None:
+def no_drafts_to_wire(no_drafts: NoDrafts | None) -> pb.NoDrafts | None:
     """None: the field is left out."""
-    if told is None:
+    if no_drafts is None:
         return None
     return pb.NoDrafts(
-        cause=_CAUSES[told.cause],
-        nodes=told.nodes,
-        cost_ratio=told.cost_ratio,
-        tokens=told.tokens,
-        rarely=told.rarely,
+        cause=_CAUSES[no_drafts.cause],
+        nodes=no_drafts.nodes,
+        cost_ratio=no_drafts.cost_ratio,
+        tokens=no_drafts.tokens,
+        rarely=no_drafts.rarely,
     )
 
 

@@ -17,7 +17,7 @@ from specsplit.cli.screen import Screen
 from specsplit.cli.up import forward
 from specsplit.client import Delta, Result
 from specsplit.errors import Unavailable
-from specsplit.membership import Cluster, Member, PlanTold, TracingTold
+from specsplit.membership import Cluster, Member, PlanInForce, TracingInForce
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, TokenLogprob
 from tests.support.hostile import FORBIDDEN, HOSTILE, SHOWN, made
 
@@ -42,7 +42,7 @@ def demo_table() -> RenderableType:
 
 VIEWS: dict[str, tuple[Callable[[], RenderableType], int]] = {
     "status": (lambda: cluster_view.view(cluster(), HOSTILE), 9),
-    "plan": (lambda: InForce(made(PlanTold), MEMBERS[:1]), 2),
+    "plan": (lambda: InForce(made(PlanInForce), MEMBERS[:1]), 2),
     "logprobs": (lambda: logprobs.table([made(TokenLogprob)]), 0),
     "demo": (demo_table, 0),
     "a string": (lambda: HOSTILE, 1),
@@ -59,8 +59,8 @@ def test_every_view_shows_every_text_of_others_as_it_is(name: str) -> None:
 
 
 LINES: dict[str, Callable[[], None]] = {
-    "plan": lambda: say(plan.sentence(made(PlanTold))),
-    "trace": lambda: say(trace.sentence(made(TracingTold))),
+    "plan": lambda: say(plan.sentence(made(PlanInForce))),
+    "trace": lambda: say(trace.sentence(made(TracingInForce))),
     "generate": lambda: say(summary(made(Result)), err=True),
     "up": lambda: forward(HOSTILE, HOSTILE),
     "say": lambda: say(HOSTILE),

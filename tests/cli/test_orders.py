@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from specsplit.cli.plan_view import InForce
 from specsplit.cli.screen import Screen
-from specsplit.membership import PlanTold, TracingTold
+from specsplit.membership import PlanInForce, TracingInForce
 from specsplit.values import SERVICES, Adaptive, Control, Plan, PlanChanges, SpeculationReport, TraceChanges
 from tests.client.scripted import MEMBERS, Scripted
 from tests.support.command import run
@@ -91,7 +91,7 @@ def test_verifiers_that_agree_share_a_column_and_those_that_do_not_have_tables_o
 ):
     said = SpeculationReport("static", launched=Plan())
     same = [replace(MEMBERS[1], member_id=f"v{number}", plan=Plan(), speculation=said) for number in range(6)]
-    told = PlanTold(6, PlanChanges())
+    told = PlanInForce(6, PlanChanges())
     assert "all 6 verifiers" in shown(InForce(told, tuple(same)), 60)
     other = replace(same[1], plan=Plan(num_steps=1))
     narrow = shown(InForce(told, (*same[:1], other, *same[2:])), 60)
@@ -104,7 +104,7 @@ def test_as_json_the_plan_in_force_has_every_part_with_its_source(
 ) -> None:
     said = SpeculationReport("goodput", None, Plan(topk=1))
     coordinator.members = (replace(MEMBERS[1], plan=Plan(num_steps=0, topk=1), speculation=said), MEMBERS[0])
-    coordinator.plan = PlanTold(1, PlanChanges(num_steps=0), Control(Adaptive.GOODPUT))
+    coordinator.plan = PlanInForce(1, PlanChanges(num_steps=0), Control(Adaptive.GOODPUT))
     assert run("plan", "--json", "--address", coordinator.address) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["told"] == 1 and told["changed"] == {"adaptive": "goodput", "num_steps": 0}
@@ -129,7 +129,7 @@ def rows_of(out: str) -> list[list[str]]:
 
 def test_what_the_operator_said_is_told_from_what_the_verifier_does_by_itself() -> None:
     plan = Plan(num_steps=3, topk=2, num_draft_tokens=8)
-    told = PlanTold(1, PlanChanges(num_steps=3, wait_budget_us=7), Control(Adaptive.GOODPUT, 16))
+    told = PlanInForce(1, PlanChanges(num_steps=3, wait_budget_us=7), Control(Adaptive.GOODPUT, 16))
     member = replace(MEMBERS[1], plan=plan, speculation=SpeculationReport("goodput", 16, Plan(topk=2)))
     assert [row[1] for row in rows_of(shown(InForce(told, (member,)), 60))] == [
         "goodput operator",
@@ -145,7 +145,7 @@ def test_what_the_operator_said_is_told_from_what_the_verifier_does_by_itself() 
 def test_without_options_the_changes_of_what_is_traced_are_shown_and_nothing_is_changed(
     coordinator: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    coordinator.tracing = TracingTold(2, TraceChanges(level=2))
+    coordinator.tracing = TracingInForce(2, TraceChanges(level=2))
     assert run("trace", "--address", coordinator.address) == 0
     assert capsys.readouterr().out == "tracing: level=2; members: 2, and the coordinator\n"
     assert coordinator.ordered == []

@@ -15,7 +15,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from specsplit.errors import SpecsplitError, Unavailable
-from specsplit.membership import Cluster, Member, PlanTold, TracingTold
+from specsplit.membership import Cluster, Member, PlanInForce, TracingInForce
 from specsplit.requests import Delta, Done, GenerateEvent, GenerateRequest
 from specsplit.rpc import to_status
 from specsplit.v1 import coordinator_pb2_grpc
@@ -78,8 +78,8 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     ordered: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
     """What set_plan and set_tracing were asked for, each as its parts."""
-    plan: PlanTold = field(default_factory=lambda: PlanTold(1, PlanChanges()))
-    tracing: TracingTold = field(default_factory=lambda: TracingTold(2, TraceChanges()))
+    plan: PlanInForce = field(default_factory=lambda: PlanInForce(1, PlanChanges()))
+    tracing: TracingInForce = field(default_factory=lambda: TracingInForce(2, TraceChanges()))
     members: tuple[Member, ...] = MEMBERS
     ended: threading.Event = field(default_factory=threading.Event)
     health: Health = field(default_factory=Health)
@@ -110,17 +110,17 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
     def GetTracing(self, request: wire.TracingQuestion, context: Any) -> wire.TracingInForceMessage:  # noqa: N802
         return wire.tracing_in_force_to_wire(self.tracing)
 
-    def SetPlan(self, request: wire.PlanMessage, context: Any) -> wire.PlanToldMessage:  # noqa: N802
+    def SetPlan(self, request: wire.PlanMessage, context: Any) -> wire.PlanSetMessage:  # noqa: N802
         changes, control, reset = wire.set_plan_from_wire(request)
         self.ordered.append((changes, control, reset))
-        self.plan = PlanTold(1, changes, control)
-        return wire.plan_told_to_wire(self.plan)
+        self.plan = PlanInForce(1, changes, control)
+        return wire.plan_set_to_wire(self.plan)
 
-    def SetTracing(self, request: wire.TracingMessage, context: Any) -> wire.TracingToldMessage:  # noqa: N802
+    def SetTracing(self, request: wire.TracingMessage, context: Any) -> wire.TracingSetMessage:  # noqa: N802
         changes, reset = wire.set_tracing_from_wire(request)
         self.ordered.append((changes, reset))
-        self.tracing = TracingTold(2, changes)
-        return wire.tracing_told_to_wire(self.tracing)
+        self.tracing = TracingInForce(2, changes)
+        return wire.tracing_set_to_wire(self.tracing)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from specsplit.errors import (
     Unavailable,
     Unsupported,
 )
-from specsplit.membership import PlanTold, TracingTold
+from specsplit.membership import PlanInForce, TracingInForce
 from specsplit.requests import Delta, GenerateEvent, GenerateRequest, TextPrompt
 from specsplit.values import Adaptive, Control, FinishReason, PlanChanges, Sampling, Stopping, TraceChanges
 from tests.client.scripted import DONE, EVENTS, MEMBERS, MODEL, Scripted, breaking, serving
@@ -420,10 +420,10 @@ async def test_a_change_of_the_plan_or_of_what_is_traced_is_sent_and_answered(
 ) -> None:
     plan, tracing = PlanChanges(num_steps=0), TraceChanges(level=3, modules=("drafter",))
     control = Control(Adaptive.GOODPUT, 32)
-    assert client.set_plan(plan, control) == await async_client.set_plan(plan, control) == PlanTold(1, plan, control)
-    assert client.set_tracing(tracing) == await async_client.set_tracing(tracing) == TracingTold(2, tracing)
-    assert client.plan() == await async_client.plan() == PlanTold(1, plan, control)
-    assert client.tracing() == await async_client.tracing() == TracingTold(2, tracing)
+    assert client.set_plan(plan, control) == await async_client.set_plan(plan, control) == PlanInForce(1, plan, control)
+    assert client.set_tracing(tracing) == await async_client.set_tracing(tracing) == TracingInForce(2, tracing)
+    assert client.plan() == await async_client.plan() == PlanInForce(1, plan, control)
+    assert client.tracing() == await async_client.tracing() == TracingInForce(2, tracing)
     assert client.set_plan(reset=True).changes == PlanChanges()
     assert (await async_client.set_tracing(reset=True)).changes == TraceChanges()
     given = [(plan, control, False)] * 2 + [(tracing, False)] * 2

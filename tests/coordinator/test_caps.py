@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import InvalidRequest
-from specsplit.membership import PlanTold
+from specsplit.membership import PlanInForce
 from specsplit.settings import CoordinatorSettings
 from specsplit.values import PlanChanges
 from specsplit_coordinator.requests.caps import Caps, tell_small_queue
@@ -100,7 +100,7 @@ async def test_a_plan_beyond_a_cap_is_refused_and_one_at_the_cap_is_taken(
 async def test_the_caps_bind_requests_and_not_the_operator(start_cluster: StartCluster, say: Say) -> None:
     cluster = await start_cluster(**CAPS)
     verifier = await cluster.add_verifier(say((5,)))
-    assert await cluster.client.set_plan(PlanChanges(num_steps=9)) == PlanTold(1, PlanChanges(num_steps=9))
+    assert await cluster.client.set_plan(PlanChanges(num_steps=9)) == PlanInForce(1, PlanChanges(num_steps=9))
     await cluster.client.generate("x", plan=PlanChanges(topk=1))
     assert verifier.asked[0].plan == PlanChanges(topk=1)
 

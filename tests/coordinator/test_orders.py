@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import Incompatible, InvalidRequest
-from specsplit.membership import PlanOrder, PlanTold, Register, Registered, Roster, TracingOrder, TracingTold
+from specsplit.membership import PlanInForce, PlanOrder, Register, Registered, Roster, TracingInForce, TracingOrder
 from specsplit.values import Adaptive, Control, Plan, PlanChanges, TraceChanges, TraceScope
 from specsplit_coordinator.members.order_log import NOT_ASKED
 from specsplit_coordinator.members.orders import Orders
@@ -101,7 +101,7 @@ async def test_verifiers_are_told_of_a_new_plan_and_so_is_one_that_joins_later(
     member.say(verifier(cluster))
     await member.hear_first(4)
     told = await cluster.client.set_plan(PlanChanges(num_steps=0))
-    assert told == PlanTold(1, PlanChanges(num_steps=0))
+    assert told == PlanInForce(1, PlanChanges(num_steps=0))
     assert await member.hear() == PlanOrder(PlanChanges(num_steps=0))
     await cluster.client.set_plan(PlanChanges(topk=2))
     assert await member.hear() == PlanOrder(PlanChanges(num_steps=0, topk=2))
@@ -123,7 +123,7 @@ async def test_verifiers_are_told_of_a_controller_and_so_is_one_that_joins_later
     member.say(knowing(cluster, "v1", "static", "goodput"))
     await member.hear_first(4)
     control = Control(Adaptive.GOODPUT, 32)
-    assert await cluster.client.set_plan(control=control) == PlanTold(1, PlanChanges(), control)
+    assert await cluster.client.set_plan(control=control) == PlanInForce(1, PlanChanges(), control)
     assert await member.hear() == PlanOrder(PlanChanges(), control)
     await cluster.client.set_plan(PlanChanges(topk=2), Control(max_draft_tokens=8))
     both = PlanOrder(PlanChanges(topk=2), Control(Adaptive.GOODPUT, 8))
@@ -142,7 +142,7 @@ async def test_a_controller_that_a_verifier_does_not_know_is_refused_and_nothing
     known = r"verifier v1 runs a build that cannot be told to use goodput \(it knows: static, ema\)"
     with pytest.raises(Incompatible, match=known):
         await cluster.client.set_plan(PlanChanges(topk=2), Control(Adaptive.GOODPUT))
-    assert await cluster.client.set_plan() == PlanTold(1, PlanChanges())
+    assert await cluster.client.set_plan() == PlanInForce(1, PlanChanges())
 
 
 async def test_a_verifier_of_an_older_build_that_joins_later_keeps_its_controller_and_hears_the_rest(
@@ -161,7 +161,7 @@ async def test_a_bound_alone_is_goodputs_and_refused_where_a_verifier_does_not_k
     await member.hear_first(4)
     with pytest.raises(Incompatible, match=r"verifier v1 runs a build that cannot be told to use goodput \(it knows"):
         await cluster.client.set_plan(control=Control(max_draft_tokens=8))
-    assert await cluster.client.set_plan() == PlanTold(1, PlanChanges())
+    assert await cluster.client.set_plan() == PlanInForce(1, PlanChanges())
 
 
 async def test_of_a_bound_alone_a_verifier_of_an_older_build_that_joins_later_hears_nothing(
@@ -184,9 +184,9 @@ async def test_every_member_is_told_what_to_trace_and_the_coordinator_obeys_too(
     member.say(Register("d1", "127.0.0.1:7", NGRAM, 1))
     assert await member.hear_first(2) == [Registered(50), TracingOrder()]
     changes = TraceChanges(level=3, ratio=0.5, modules=("drafter", "coordinator"))
-    assert await cluster.client.set_tracing(changes) == TracingTold(2, changes)
+    assert await cluster.client.set_tracing(changes) == TracingInForce(2, changes)
     assert await member.hear() == TracingOrder(changes)
-    assert await cluster.client.set_tracing(reset=True) == TracingTold(2, TraceChanges())
+    assert await cluster.client.set_tracing(reset=True) == TracingInForce(2, TraceChanges())
     assert await member.hear() == TracingOrder()
 
 
@@ -196,9 +196,9 @@ async def test_without_changes_one_is_told_what_is_in_force_and_nobody_else_hear
     await cluster.client.set_plan(PlanChanges(wait_budget_us=7))
     member.say(verifier(cluster))
     await member.hear_first(4)
-    assert await cluster.client.set_plan() == PlanTold(1, PlanChanges(wait_budget_us=7))
-    assert await cluster.client.set_plan(PlanChanges(wait_budget_us=7)) == PlanTold(1, PlanChanges(wait_budget_us=7))
-    assert await cluster.client.plan() == PlanTold(1, PlanChanges(wait_budget_us=7))
+    assert await cluster.client.set_plan() == PlanInForce(1, PlanChanges(wait_budget_us=7))
+    assert await cluster.client.set_plan(PlanChanges(wait_budget_us=7)) == PlanInForce(1, PlanChanges(wait_budget_us=7))
+    assert await cluster.client.plan() == PlanInForce(1, PlanChanges(wait_budget_us=7))
     await cluster.client.set_plan(PlanChanges(topk=3))
     assert await member.hear() == PlanOrder(PlanChanges(topk=3, wait_budget_us=7))
 
@@ -206,9 +206,9 @@ async def test_without_changes_one_is_told_what_is_in_force_and_nobody_else_hear
 async def test_what_is_traced_can_be_asked_for_and_nobody_hears_of_it(cluster: Cluster, member: Member) -> None:
     member.say(Register("d1", "127.0.0.1:7", NGRAM, 1))
     await member.hear_first(2)
-    assert await cluster.client.tracing() == TracingTold(1, TraceChanges())
+    assert await cluster.client.tracing() == TracingInForce(1, TraceChanges())
     await cluster.client.set_tracing(TraceChanges(level=2))
-    assert await cluster.client.tracing() == TracingTold(1, TraceChanges(level=2))
+    assert await cluster.client.tracing() == TracingInForce(1, TraceChanges(level=2))
     assert await member.hear() == TracingOrder(TraceChanges(level=2))
 
 

@@ -96,7 +96,7 @@ class World:
 
     def send(self, sends: Sends) -> None:
         for address, session, event in sends:
-            self.allowances[address].told(session, event)
+            self.allowances[address].sent(session, event)
             self.to_drafter[address].append(wire.draft_request([(session, event)]).SerializeToString())
 
     def apply_grows(self) -> None:

@@ -49,12 +49,12 @@ def uses_of(allowance: Allowance, bulk: Bulk) -> int:
 @pytest.mark.parametrize("event", ASKING, ids=lambda event: type(event).__name__)
 def test_every_event_that_asks_for_something_allows_as_much(event: ToDrafter) -> None:
     allowance = Allowance(MAX_NODES, 1.0)
-    allowance.told(1, OPEN)
+    allowance.sent(1, OPEN)
     assert uses_of(allowance, NODE) == MAX_GROWS + RESTS
     allowance.parse(BYTES)
-    allowance.told(1, event)
+    allowance.sent(1, event)
     assert uses_of(allowance, NODE) == MAX_GROWS + RESTS
-    allowance.told(1, event)
+    allowance.sent(1, event)
     assert uses_of(allowance, EMPTY) == 3 * RESTS
     allowance.parse(2 * BYTES)
     with pytest.raises(Overdrawn):
@@ -63,9 +63,9 @@ def test_every_event_that_asks_for_something_allows_as_much(event: ToDrafter) ->
 
 def test_a_close_allows_nothing() -> None:
     allowance = Allowance(MAX_NODES, 1.0)
-    allowance.told(1, OPEN)
+    allowance.sent(1, OPEN)
     uses_of(allowance, NODE)
-    allowance.told(1, Close())
+    allowance.sent(1, Close())
     assert uses_of(allowance, NODE) == 0
 
 
@@ -74,31 +74,31 @@ def test_a_close_allows_nothing() -> None:
 def test_what_is_left_is_saved_for_a_while_and_more_for_more_sessions(message: Bulk, each: int, sessions: int) -> None:
     allowance = Allowance(MAX_NODES, 2.0)
     for session in range(1, sessions + 1):
-        allowance.told(session, OPEN)
+        allowance.sent(session, OPEN)
         for number in range(1, 101):
-            allowance.told(session, Commit(number, 0, (3,)))
+            allowance.sent(session, Commit(number, 0, (3,)))
             allowance.heard([(session, Grow(number))])
     assert uses_of(allowance, message) == SAVED * sessions * 2 * each
 
 
 def test_what_unanswered_events_allow_is_saved_however_late_the_answers_come() -> None:
     allowance = Allowance(MAX_NODES, 1.0)
-    allowance.told(1, OPEN)
+    allowance.sent(1, OPEN)
     for number in range(1, 41):
-        allowance.told(1, Commit(number, 0, (3,)))
+        allowance.sent(1, Commit(number, 0, (3,)))
     assert uses_of(allowance, EMPTY) == 41 * RESTS
     allowance.heard([(1, Grow(33))])
     for number in range(41, 141):
-        allowance.told(1, Commit(number, 0, (3,)))
+        allowance.sent(1, Commit(number, 0, (3,)))
         allowance.heard([(1, Grow(number - 7)), (1, Grow(0)), (1, FeaturesRead(5)), (2, Grow(500)), (1, Grow(500))])
     assert uses_of(allowance, EMPTY) == (SAVED + 7) * RESTS, "those are answered that a grow was made after"
 
 
 def test_of_unanswered_events_so_many_are_saved_and_no_more() -> None:
     allowance = Allowance(MAX_NODES, 1.0)
-    allowance.told(1, OPEN)
+    allowance.sent(1, OPEN)
     for number in range(2 * UNANSWERED):
-        allowance.told(1, Commit(number + 1, 0, (3,)))
+        allowance.sent(1, Commit(number + 1, 0, (3,)))
         allowance.heard([(1, Grow(0))])
     assert uses_of(allowance, EMPTY) == (SAVED + UNANSWERED) * RESTS
 
@@ -107,26 +107,26 @@ def test_what_was_saved_for_sessions_that_are_over_is_kept_until_what_they_had_s
     """63 of 64 sessions end in the step after a commit, the last goes on, and what had been said of that commit comes later."""
     allowance, sessions = Allowance(MAX_NODES, 2.0), range(1, 65)
     for session in sessions:
-        allowance.told(session, OPEN)
+        allowance.sent(session, OPEN)
     allowance.heard([(session, Grow(0)) for session in sessions])
     for session in sessions:
-        allowance.told(session, Commit(1, 0, (3,)))
+        allowance.sent(session, Commit(1, 0, (3,)))
     allowance.heard([(64, Grow(1))])
     for session in sessions[:-1]:
-        allowance.told(session, Close())
+        allowance.sent(session, Close())
     for number in range(2, 5):
-        allowance.told(64, Commit(number, 0, (3,)))
+        allowance.sent(64, Commit(number, 0, (3,)))
     allowance.read(bulk_of(draft_response([(session, Grow(1, resting=True)) for session in sessions])))
     allowance.heard([(64, Grow(4))])
-    allowance.told(64, Commit(5, 0, (3,)))
+    allowance.sent(64, Commit(5, 0, (3,)))
     assert uses_of(allowance, EMPTY) == SAVED * 2 * RESTS, "nothing of them can come any more"
 
 
 def test_a_grow_after_more_commits_than_were_told_answers_nothing() -> None:
     allowance = Allowance(MAX_NODES, 1.0)
-    allowance.told(1, OPEN)
+    allowance.sent(1, OPEN)
     for number in range(1, 31):
-        allowance.told(1, Commit(number, 0, (3,)))
+        allowance.sent(1, Commit(number, 0, (3,)))
         if number < 2:
             allowance.heard([(1, Grow(2))])
     assert uses_of(allowance, EMPTY) == 31 * RESTS
@@ -134,7 +134,7 @@ def test_a_grow_after_more_commits_than_were_told_answers_nothing() -> None:
 
 def test_what_is_too_much_is_named_with_what_was_left_and_what_was_allowed() -> None:
     allowance = Allowance(MAX_NODES, 1.0)
-    allowance.told(1, OPEN)
+    allowance.sent(1, OPEN)
     allowance.read(NODE)
     allowance.parse(1000)
     with pytest.raises(Overdrawn) as refused:
@@ -154,7 +154,7 @@ def test_the_largest_allowance_that_may_be_set_can_be_counted() -> None:
     most = {"drafter_allowance": 1e6, "max_nodes": 65_536}
     settings = VerifierSettings(model=Path("unused"), **most)
     allowance = Allowance(settings.max_nodes, settings.drafter_allowance)
-    allowance.told(1, OPEN)
+    allowance.sent(1, OPEN)
     allowance.parse(2**31)
     with pytest.raises(InvalidRequest, match="drafter_allowance"):
         VerifierSettings(model=Path("unused"), drafter_allowance=1e305)
@@ -162,14 +162,14 @@ def test_the_largest_allowance_that_may_be_set_can_be_counted() -> None:
 
 def test_a_message_without_events_brings_nothing_either() -> None:
     allowance = Allowance(MAX_NODES, 1.0)
-    allowance.told(1, OPEN)
+    allowance.sent(1, OPEN)
     assert uses_of(allowance, Bulk(0, 0, 0, 0)) == RESTS
 
 
 def test_a_session_that_was_never_opened_on_the_stream_is_none_of_the_drafters_and_one_that_is_closed_may_be() -> None:
     allowance = Allowance(MAX_NODES, 1.0)
-    allowance.told(7, OPEN)
-    allowance.told(7, Close())
+    allowance.sent(7, OPEN)
+    allowance.sent(7, Close())
     allowance.read(Bulk(1, 0, 1, 7))
     with pytest.raises(Overdrawn, match="session 8, which it was never told of"):
         allowance.read(Bulk(1, 0, 1, 8))
@@ -177,7 +177,7 @@ def test_a_session_that_was_never_opened_on_the_stream_is_none_of_the_drafters_a
 
 def test_a_grow_of_more_than_a_session_may_have_is_refused_whatever_is_left() -> None:
     allowance = Allowance(MAX_NODES, 1000.0)
-    allowance.told(1, OPEN)
+    allowance.sent(1, OPEN)
     allowance.read(Bulk(1, 0, 2 * MAX_NODES, 1))
     with pytest.raises(Overdrawn, match="one grow has 129 nodes and new edges, expected at most 128, which is twice"):
         allowance.read(Bulk(1, 0, 2 * MAX_NODES + 1, 1))
@@ -239,10 +239,10 @@ class HonestDrafter:
         self._to_drafter: deque[tuple[int, ToDrafter]] = deque()
         self._to_verifier: deque[DraftResponse] = deque()
         for session in self.sessions:
-            self._allowance.told(session, OPEN)
+            self._allowance.sent(session, OPEN)
 
     def tell(self, session: int, event: ToDrafter) -> None:
-        self._allowance.told(session, event)
+        self._allowance.sent(session, event)
         self._to_drafter.append((session, event))
 
     def step(self) -> None:

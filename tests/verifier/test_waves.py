@@ -203,7 +203,7 @@ def begun_once(before: World, after: World) -> World:
     for old, new in zip(before.ranks, after.ranks, strict=True):
         begun = (old.wave.parked and not new.wave.parked) or old.wave.number != new.wave.number
         assert new.wave.number == old.wave.number + begun, "waves are begun one after the other"
-        assert new.wave.number <= new.wave.told, "none is begun that the coordinator has not told of"
+        assert new.wave.number <= new.wave.announced, "none is begun that the coordinator has not told of"
     return after._replace(ranks=tuple(sorted(after.ranks, key=hash)))
 
 

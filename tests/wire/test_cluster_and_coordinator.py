@@ -214,18 +214,18 @@ def test_a_change_of_the_plan_and_its_answer_survive(
 ) -> None:
     asked = over_the_wire(coordinator.set_plan_to_wire(changes, control, reset))
     assert coordinator.set_plan_from_wire(asked) == (changes, control, reset)
-    told = membership.PlanTold(members, changes, control)
-    assert coordinator.plan_told_from_wire(over_the_wire(coordinator.plan_told_to_wire(told))) == told
-    assert coordinator.plan_told_from_wire(over_the_wire(coordinator.plan_in_force_to_wire(told))) == told
+    told = membership.PlanInForce(members, changes, control)
+    assert coordinator.plan_in_force_from_wire(over_the_wire(coordinator.plan_set_to_wire(told))) == told
+    assert coordinator.plan_in_force_from_wire(over_the_wire(coordinator.plan_in_force_to_wire(told))) == told
 
 
 @given(trace_changes, st.booleans(), U32)
 def test_a_change_of_what_is_traced_and_its_answer_survive(changes: TraceChanges, reset: bool, members: int) -> None:
     asked = over_the_wire(coordinator.set_tracing_to_wire(changes, reset))
     assert coordinator.set_tracing_from_wire(asked) == (changes, reset)
-    told = membership.TracingTold(members, changes)
-    assert coordinator.tracing_told_from_wire(over_the_wire(coordinator.tracing_told_to_wire(told))) == told
-    assert coordinator.tracing_told_from_wire(over_the_wire(coordinator.tracing_in_force_to_wire(told))) == told
+    told = membership.TracingInForce(members, changes)
+    assert coordinator.tracing_in_force_from_wire(over_the_wire(coordinator.tracing_set_to_wire(told))) == told
+    assert coordinator.tracing_in_force_from_wire(over_the_wire(coordinator.tracing_in_force_to_wire(told))) == told
 
 
 @given(clusters)

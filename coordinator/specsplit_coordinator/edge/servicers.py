@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from specsplit.errors import Exhausted, SpecsplitError, Unavailable
-from specsplit.membership import Cluster, Heartbeat, PlanTold, Register, Registered, Report, TracingTold
+from specsplit.membership import Cluster, Heartbeat, PlanInForce, Register, Registered, Report, TracingInForce
 from specsplit.observe import fields
 from specsplit.requests import GenerateRequest
 from specsplit.rpc import caller
@@ -107,40 +107,40 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self, request: wire.PlanQuestion, context: Context
     ) -> wire.PlanInForceMessage:
         """Tell what is changed about the plan, and for how many."""
-        return wire.plan_in_force_to_wire(self._plan_told())
+        return wire.plan_in_force_to_wire(self._plan_in_force())
 
     async def GetTracing(  # noqa: N802
         self, request: wire.TracingQuestion, context: Context
     ) -> wire.TracingInForceMessage:
         """Tell what is changed about what everybody traces, and for how many."""
-        return wire.tracing_in_force_to_wire(self._tracing_told())
+        return wire.tracing_in_force_to_wire(self._tracing_in_force())
 
     async def SetPlan(  # noqa: N802
         self, request: wire.PlanMessage, context: Context
-    ) -> wire.PlanToldMessage:
+    ) -> wire.PlanSetMessage:
         """Change the default plan of every verifier, and who decides about it."""
         changes, control, reset = wire.set_plan_from_wire(request)
         check_controller(control, self._registry.verifiers)
         changed = self._orders.change_plan(changes, control, reset=reset)
-        told = self._plan_told()
-        log_change("plan", changed, told.members, context)
-        return wire.plan_told_to_wire(told)
+        in_force = self._plan_in_force()
+        log_change("plan", changed, in_force.members, context)
+        return wire.plan_set_to_wire(in_force)
 
     async def SetTracing(  # noqa: N802
         self, request: wire.TracingMessage, context: Context
-    ) -> wire.TracingToldMessage:
+    ) -> wire.TracingSetMessage:
         """Change what everybody traces."""
         changes, reset = wire.set_tracing_from_wire(request)
         changed = self._orders.change_tracing(changes, reset=reset)
-        told = self._tracing_told()
-        log_change("tracing", changed, told.members, context)
-        return wire.tracing_told_to_wire(told)
+        in_force = self._tracing_in_force()
+        log_change("tracing", changed, in_force.members, context)
+        return wire.tracing_set_to_wire(in_force)
 
-    def _plan_told(self) -> PlanTold:
-        return PlanTold(len(self._registry.verifiers), self._orders.plan, self._orders.control)
+    def _plan_in_force(self) -> PlanInForce:
+        return PlanInForce(len(self._registry.verifiers), self._orders.plan, self._orders.control)
 
-    def _tracing_told(self) -> TracingTold:
-        return TracingTold(len(self._registry.members), self._orders.tracing)
+    def _tracing_in_force(self) -> TracingInForce:
+        return TracingInForce(len(self._registry.members), self._orders.tracing)
 
 
 class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):

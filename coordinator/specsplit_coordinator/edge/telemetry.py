@@ -28,11 +28,11 @@ def _write(request: LoggedRequest, ending: Ending) -> None:
     also |= {"client": request.client} if request.client else {}
     if request.dones:
         reasons, verifiers = (done.reason.value for done in request.dones), (done.verifier for done in request.dones)
-        told = fields(request=request.request_id, reason=_each_once(reasons), verifier=_each_once(verifiers), **also)
-        _log.info("request done", extra=told)
+        extra = fields(request=request.request_id, reason=_each_once(reasons), verifier=_each_once(verifiers), **also)
+        _log.info("request done", extra=extra)
     elif ending.failure is not None:
-        told = fields(request=request.request_id, code=ending.code.name, why=str(ending.failure), **also)
-        _log.info("request failed", extra=told)
+        extra = fields(request=request.request_id, code=ending.code.name, why=str(ending.failure), **also)
+        _log.info("request failed", extra=extra)
     else:
         _log.info("request left by its caller", extra=fields(request=request.request_id, **also))
 

@@ -149,9 +149,9 @@ function card(member, role, detail, build) {
 }
 
 /** What drafts bring, or why there are none. */
-function lengthOf(told) {
-  const length = told?.accept_length ? told.accept_length.toFixed(2) : "–", hits = told?.accept_length ? `${Math.round(100 * told.hit_rate)} %` : "–";
-  return `accept length ${length} · ${told?.no_drafts ?? `hits ${hits}`}`;
+function lengthOf(report) {
+  const length = report?.accept_length ? report.accept_length.toFixed(2) : "–", hits = report?.accept_length ? `${Math.round(100 * report.hit_rate)} %` : "–";
+  return `accept length ${length} · ${report?.no_drafts ?? `hits ${hits}`}`;
 }
 
 function meter(label, value, most, said) {

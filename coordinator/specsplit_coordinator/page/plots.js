@@ -15,7 +15,7 @@ $("plots").append(...PLOTS.map(emptyPlot), make("section", {}, make("h3", {}, "P
 function emptyPlot({ id, title, unit, lines, note }) {
   const paths = lines.map((_, line) => make("svg:path", { class: line ? "other" : "" }));
   return make("figure", { class: "plot", "data-plot": id },
-    make("figcaption", { id: `${id}-said` }, make("h3", {}, `${title} `, make("span", { class: "unit" }, `(${unit})`)), ...lines.map(([key, label], line) => told(key, label, line, lines.length)),
+    make("figcaption", { id: `${id}-said` }, make("h3", {}, `${title} `, make("span", { class: "unit" }, `(${unit})`)), ...lines.map(([key, label], line) => legend(key, label, line, lines.length)),
       note ? make("p", { id: note }) : null),
     make("div", { class: "axes", "aria-hidden": "true" },
       make("div", { class: "y" }, make("span", {}, "1"), make("span", {}, "0.5"), make("span", {}, "0")),
@@ -23,7 +23,7 @@ function emptyPlot({ id, title, unit, lines, note }) {
       make("div", { class: "x" }, make("span", {}, "−2 min"), make("span", {}, "−1 min"), make("span", {}, "now"))));
 }
 
-function told(key, label, line, count) {
+function legend(key, label, line, count) {
   const mark = count > 1 ? make("i", { class: line ? "other" : "" }) : null;
   return make("span", {}, mark, label ? `${label} ` : "", make("b", { class: "value", id: key }, "–"));
 }
@@ -102,8 +102,8 @@ const PLAN = [
 
 /** The plan of the first verifier that has told one, in words. */
 function showPlan(now) {
-  const found = now.verifiers.filter(isHere).find(each => each.plan), told = found?.speculation;
-  const plan = found && { ...found.plan, adaptive: told?.adaptive ?? null, max_draft_tokens: told?.max_draft_tokens ?? null };
+  const found = now.verifiers.filter(isHere).find(each => each.plan), report = found?.speculation;
+  const plan = found && { ...found.plan, adaptive: report?.adaptive ?? null, max_draft_tokens: report?.max_draft_tokens ?? null };
   const chips = (plan ? PLAN : []).filter(([key]) => plan[key] !== null).map(([key, label, write]) => {
     const changed = key in now.plan_changes;
     return make("span", { class: changed ? "chip changed" : "chip", title: key }, label + " ", make("b", {}, String(write(plan[key]))), changed ? " · changed" : "");

@@ -145,8 +145,8 @@ class Watch:
         self._step: Snapshot | None = None
         self._text: list[tuple[str, bool]] = []
         self._steps_left_out = 0
-        self._told = -1
-        """Position of the last token whose text was told."""
+        self._last_shown = -1
+        """Position of the last token whose text was shown."""
 
     async def snapshots(self) -> AsyncGenerator[Snapshot, None]:
         """Yield snapshots until the request ends; the last says how. Raises its error, or SpecsplitError if its verifier cannot tell."""
@@ -212,10 +212,10 @@ class Watch:
         tokens = [*(event.tokens[i] for i in event.accepted[1:]), event.bonus][: event.committed]
         for place, token in enumerate(tokens, 1):
             if (
-                event.root_position + place > self._told
+                event.root_position + place > self._last_shown
             ):  # else it was of the verifier before, which this one has to repeat
                 self._text.append((self._detokenizer.feed(token), place < len(event.accepted)))
-        self._told = max(self._told, event.root_position + len(tokens))
+        self._last_shown = max(self._last_shown, event.root_position + len(tokens))
         self._wake()
 
 

@@ -186,8 +186,8 @@ class Run:
             if not self._answer.tokens:
                 lease.release()
                 raise
-            told = fields(request=self._prepared.request.request_id, asked=wish, why=str(error))
-            _log.warning("a session goes on without the drafter that was asked for", extra=told)
+            extra = fields(request=self._prepared.request.request_id, asked=wish, why=str(error))
+            _log.warning("a session goes on without the drafter that was asked for", extra=extra)
             drafter = None
         lease.take_drafter(drafter)
 
@@ -230,7 +230,7 @@ class Run:
             verifier.breaker.failed()
         received = len(self._answer.tokens)
         goes_on = self._answer.full or self._retries.allows(received, verifier, self._cluster.registry.verifiers)
-        told = fields(
+        extra = fields(
             request=self._logged.request.request_id,
             member_id=verifier.member_id,
             why=str(error),
@@ -238,7 +238,7 @@ class Run:
             cool_down_s=round(verifier.breaker.cool_down_s, 1),
             goes_on=goes_on,
         )
-        _log.warning("a verifier let a session down", extra=told)
+        _log.warning("a verifier let a session down", extra=extra)
         if not goes_on:
             raise error
         self._failure = error

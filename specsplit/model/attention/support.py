@@ -53,7 +53,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_config(config: PretrainedConfig) -> None:
-    """Raise LoadError for what can be told from config.json."""
+    """Raise LoadError for what config.json shows to be unsupported."""
     facts = config.to_dict()
     if config.is_encoder_decoder:
         raise LoadError(f"{config.model_type} is an encoder-decoder; specsplit serves decoder-only language models")

@@ -75,12 +75,14 @@ class SharedCapturer:
                 if not trial.over or not isinstance(error, RuntimeError):
                     raise
             failed = error
-        told = self._together.assemble([int(failed is not None)])
-        failing = [rank for rank, (failure,) in enumerate(told) if failure]
+        failures = self._together.assemble([int(failed is not None)])
+        failing = [rank for rank, (failure,) in enumerate(failures) if failure]
         captured = None if failing else next(iter(self._new), None)
         self._new.clear()
         if captured is None:
-            raise RuntimeError(f"rank {' and '.join(map(str, failing))} of {len(told)} cannot record it") from failed
+            raise RuntimeError(
+                f"rank {' and '.join(map(str, failing))} of {len(failures)} cannot record it"
+            ) from failed
         return captured
 
     @property

@@ -100,7 +100,7 @@ class Layout:
 
 
 def recognise(names: Collection[str], facts: dict[str, Any]) -> Family | None:
-    """Whose layout it is, told by config.json and the names of the tensors; None if nobody's."""
+    """Recognise whose layout it is by config.json and the names of the tensors; None if nobody's."""
     if "speculators_model_type" in facts:
         return {"eagle": Family.EAGLE, "eagle3": Family.EAGLE3}.get(facts["speculators_model_type"])
     if any(_MIMO_LAYER.match(name) for name in names):

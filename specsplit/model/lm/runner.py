@@ -152,12 +152,12 @@ def _alike(
     if buckets is not None and attention is not None:
         checksum = crc32(repr(sorted(layers)).encode())
         own = (buckets.most_tokens, buckets.most_rows, len(attention.forms), checksum)
-    told = together.assemble(own)
-    if len(set(told)) > 1:
+    plans = together.assemble(own)
+    if len(set(plans)) > 1:
         _log.warning(
             "every forward is run eagerly, which is slower: ranks would capture different CUDA graphs; set cuda_graphs, "
             "cuda_graph_tokens, cuda_graph_rows, cuda_graph_layers and attention alike on all of them (tokens, rows, forms and checksum of "
             "layers by rank: %s)",
-            ", ".join(map(str, told)),
+            ", ".join(map(str, plans)),
         )
-    return len(set(told)) == 1
+    return len(set(plans)) == 1

@@ -78,10 +78,10 @@ class TorchMesh:
     def exchange(self, numbers: Sequence[int]) -> tuple[Numbers, ...]:
         """Tell every rank these numbers -> everybody's, by rank. All tell equally many. Raises RankLost."""
         own = torch.tensor(numbers, dtype=torch.int64)
-        told = torch.empty(self.size, len(own), dtype=torch.int64)
+        gathered = torch.empty(self.size, len(own), dtype=torch.int64)
         with self._all_taking_part():
-            dist.all_gather(list(told), own, group=self._group)
-        return tuple(map(tuple, told.tolist()))
+            dist.all_gather(list(gathered), own, group=self._group)
+        return tuple(map(tuple, gathered.tolist()))
 
     def assemble(self, numbers: Sequence[int] = ()) -> tuple[Numbers, ...]:
         """Wait until every process has come here, patiently: loading takes some longer than others -> all numbers, by process.
@@ -89,10 +89,10 @@ class TorchMesh:
         Raises RankLost.
         """
         own = torch.tensor((0, *numbers), dtype=torch.int64)
-        told = torch.empty(self.count, len(own), dtype=torch.int64)
+        gathered = torch.empty(self.count, len(own), dtype=torch.int64)
         with self._all_taking_part():
-            dist.all_gather(list(told), own)
-        return tuple(map(tuple, told[:, 1:].tolist()))
+            dist.all_gather(list(gathered), own)
+        return tuple(map(tuple, gathered[:, 1:].tolist()))
 
     def synchronize(self) -> None:
         """Wait until the device has done what it was asked for, captured collectives too. Raises RankLost.
@@ -164,7 +164,7 @@ class TorchMesh:
             if self._group is not None:
                 self._group.abort()  # destroying it would have NCCL wait for collectives that cannot end
             self._disconnect()
-        except (RuntimeError, ValueError) as error:  # what ends the group is to be told all the same
+        except (RuntimeError, ValueError) as error:  # what ends the group is to be reported all the same
             _log.warning("connections to the other ranks stay open until this process ends: %s", error)
 
     def _part(self) -> None:
@@ -173,7 +173,7 @@ class TorchMesh:
             work()
 
     def _wait_for(self, done: Callable[[], bool]) -> None:
-        """Return once `done` is true. Raises RankLost if that takes too long, or another rank has told meanwhile that the group ends."""
+        """Return once `done` is true. Raises RankLost if that takes too long, or another rank has ended the group meanwhile."""
         with self._all_taking_part():
             began = looked = time.monotonic()
             while not done():
@@ -193,7 +193,7 @@ class TorchMesh:
         try:
             yield
         except RuntimeError as error:
-            if self._why:  # another thread of this rank has ended the group meanwhile, and told why
+            if self._why:  # another thread of this rank has ended the group meanwhile, and said why
                 raise RankLost(self._why) from error
             forget_variables(error)
             self._cut()  # first: ranks that wait for this one notice at once

@@ -65,22 +65,22 @@ class TensorGroup(TorchMesh):
 
     def tell(self, command: Ints) -> None:
         """Have all followers do this. Raises RankLost."""
-        told = torch.zeros(1 + _WITH_COUNT, dtype=torch.int64)
-        told[0] = len(command)
-        told[1 : 1 + len(command)] = torch.from_numpy(command[:_WITH_COUNT])
-        self._broadcast(told)
+        message = torch.zeros(1 + _WITH_COUNT, dtype=torch.int64)
+        message[0] = len(command)
+        message[1 : 1 + len(command)] = torch.from_numpy(command[:_WITH_COUNT])
+        self._broadcast(message)
         if len(command) > _WITH_COUNT:
             self._broadcast(torch.from_numpy(command[_WITH_COUNT:]))
 
     def hear(self) -> Ints:
         """Wait for what the leader tells next, however long that takes. Raises RankLost if the leader is gone."""
-        told = torch.empty(1 + _WITH_COUNT, dtype=torch.int64)
-        self._broadcast(told)
-        count = int(told[0])
+        message = torch.empty(1 + _WITH_COUNT, dtype=torch.int64)
+        self._broadcast(message)
+        count = int(message[0])
         rest = torch.empty(max(0, count - _WITH_COUNT), dtype=torch.int64)
         if len(rest):
             self._broadcast(rest)
-        return np.concatenate((told[1 : 1 + count].numpy(), rest.numpy()))
+        return np.concatenate((message[1 : 1 + count].numpy(), rest.numpy()))
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -41,6 +41,6 @@ class Metrics:
         self._watchers.append(look)
 
     def refresh(self) -> None:
-        """Read what is not told but looked up: gauges, and counts that others keep. On the event loop."""
+        """Read gauges, and counts that others keep: these are looked up at every scrape. On the event loop."""
         for watcher in self._watchers:
             watcher()

@@ -1,4 +1,4 @@
-"""The work that a drafter may cause its verifier: so much for everything that it is told. One that causes more is dropped.
+"""The work that a drafter may cause its verifier: every event that it is sent allows so much. A drafter that causes more is dropped.
 
 What a drafter says has to be parsed, queued and applied whether or not it is of any use, so one that says very much takes time from
 every session. An honest one says no more than it is asked for: behind an open, a commit or a plan it grows a tree of at most `max_nodes`
@@ -28,7 +28,7 @@ NODE_BYTES: Final = 32
 EVENT_BYTES: Final = 64
 """Bytes allowed for an event, its nodes aside."""
 RESTS: Final = 2
-"""Events without anything in them that an honest drafter sends, at most, behind one that it is told: that it rests, or refuses."""
+"""Events without anything in them that an honest drafter sends, at most, in answer to one event: that it rests, or refuses."""
 UNANSWERED: Final = 16_384
 """Events that a drafter may leave unanswered, all sessions together, without losing what they allow: of 64 sessions 256 steps each."""
 
@@ -43,11 +43,11 @@ class _Purse:
     def __init__(self, kind: str, each: float) -> None:
         self.kind = kind
         self.each = round(each)
-        """Allowed for one event that the drafter is told."""
+        """Allowed for one event that the drafter is sent."""
         self.left = 0
 
     def fill(self, saved: int) -> None:
-        """One more event is told. Of so many events what is left is saved."""
+        """Add what one more event allows. What is left of so many events is saved."""
         self.left = min(self.left + self.each, self.each * saved)
 
     def take(self, work: int) -> None:
@@ -73,10 +73,10 @@ class Allowance:
         self._last_session = 0
         """The highest id of a session that was opened."""
 
-    def told(self, session: int, event: ToDrafter) -> None:
-        """The drafter is told something, and may say something to that."""
+    def sent(self, session: int, event: ToDrafter) -> None:
+        """Note that the drafter is sent an event, which it may answer."""
         unanswered = min(self._unanswered.count, UNANSWERED)
-        self._unanswered.told(session, event)
+        self._unanswered.sent(session, event)
         if isinstance(event, Close):
             return
         if isinstance(event, Open):

@@ -36,7 +36,7 @@ class Claims:
 
     A sign of life is an answer that is due, or that features were read which it had not read yet; nothing else that is sent counts.
     That features were read is no answer. The time to read them is granted when they go to a session that owes none, and anew with every
-    sign of life; a session that owes an answer gains nothing by what else it is told. Who reads features answers an open at once;
+    sign of life; a session that owes an answer gains nothing by what else it is sent. Who reads features answers an open at once;
     others read its tokens first, in which time they may answer no other open, but commits they do.
     """
 
@@ -47,20 +47,20 @@ class Claims:
         self._alive_at = 0.0
         """The last sign of life."""
 
-    def told(self, session: int, event: ToDrafter, now: float) -> None:
+    def sent(self, session: int, event: ToDrafter, now: float) -> None:
         """Note that the drafter is sent an event. A close takes the claim back."""
         match event:
             case Close():
                 self._owed.pop(session, None)
                 self._unread.pop(session, None)
             case Features():
-                self._sent(session, event, now)
+                self._sent_features(session, event, now)
             case _:
                 owed = self._owed.setdefault(session, _Owed(now))
                 if isinstance(event, Open) and not event.features.width:
                     owed.prompt = len(event.tokens)
 
-    def _sent(self, session: int, features: Features, now: float) -> None:
+    def _sent_features(self, session: int, features: Features, now: float) -> None:
         unread = self._unread.setdefault(session, _Unread(range(features.first, features.first)))
         unread.positions = range(unread.positions.start, features.end)
         if session not in self._owed:

@@ -32,7 +32,7 @@ from specsplit_verifier.records.events import DrafterLost, FromDrafter
 
 _log = logging.getLogger(__name__)
 MAX_UNREAD = 2**28
-"""Bytes that a drafter may leave unread of what it is told, features not counted, of which no more is sent than it has room for."""
+"""Bytes that a drafter may leave unread of what it is sent, features not counted, of which no more is sent than it has room for."""
 EVENT_BYTES = 64
 """What an event takes at least."""
 _SAID = 300
@@ -120,8 +120,8 @@ class DrafterStreams:
             stream.unsent.append((number, event))
             stream.unread += _held(event)
             stream.more.set()
-            stream.claims.told(number, event, self._clock.now())
-            stream.allowance.told(number, event)
+            stream.claims.sent(number, event, self._clock.now())
+            stream.allowance.sent(number, event)
 
     def _open(self, address: str) -> DrafterStream | None:
         try:

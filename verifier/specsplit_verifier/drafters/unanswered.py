@@ -1,7 +1,8 @@
-"""The events that a drafter was told and may still answer, over one stream.
+"""The events that were sent to a drafter over one stream, and that it may still answer.
 
 A stream keeps the order in both directions, and a grow says how many commits of its session it was made after. So once it has come, all
-that was told before the last of these is answered, except that every session that is still open may have more to say to its last event.
+that was sent before the last of these commits is answered, except that every session that is still open may have more to say to its last
+event.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from specsplit.draft_events import Close, Open, ToDrafter
 from specsplit.speculation import Commit
 
 SAVED: Final = 8
-"""What is left of so many events that a drafter was told may be used later, for each of its open sessions."""
+"""For each of its open sessions a drafter may use what so many events allow at a later time."""
 
 
 @dataclass(slots=True)
@@ -24,11 +25,11 @@ class _Asked:
     numbers: deque[int]
     """Number of each of these events among all events of the stream."""
     commits: int = 0
-    """Commits told so far."""
+    """Commits sent so far."""
 
     def applied(self, commits: int) -> int:
-        """The drafter has applied so many commits: the number of the last of them, 0 if it was never told so many."""
-        if commits > self.commits:  # it was told of fewer, so its word counts for nothing
+        """Note that the drafter has applied so many commits -> the number of the last of them; 0 if so many were never sent."""
+        if commits > self.commits:  # fewer were sent, so its word counts for nothing
             return 0
         while len(self.numbers) > 1 and self.commits - len(self.numbers) + 1 < commits:
             self.numbers.popleft()
@@ -36,30 +37,30 @@ class _Asked:
 
 
 class Unanswered:
-    """What was told and may still be answered, and the sessions that are open."""
+    """Events that were sent and may still be answered, and the sessions that are open."""
 
     def __init__(self) -> None:
         self.sessions: dict[int, _Asked] = {}
         """The sessions that are open, by id."""
-        self._told = 0
+        self._sent = 0
         self._answered = 0
-        """How many of the told events have been answered, in order."""
+        """How many of the events that were sent have been answered, in order."""
 
     @property
     def count(self) -> int:
         """How many they are. For a session that was closed `SAVED` of them stand: what was saved for it while it was open."""
-        return self._told - self._answered
+        return self._sent - self._answered
 
-    def told(self, session: int, event: ToDrafter) -> None:
-        """One more is told; a close is not answered."""
+    def sent(self, session: int, event: ToDrafter) -> None:
+        """Count one more event; a close is not answered."""
         if isinstance(event, Close):
-            self._told += SAVED if self.sessions.pop(session, None) else 0
+            self._sent += SAVED if self.sessions.pop(session, None) else 0
             return
-        self._told += 1
+        self._sent += 1
         if isinstance(event, Open):
-            self.sessions[session] = _Asked(deque([self._told]))
+            self.sessions[session] = _Asked(deque([self._sent]))
         elif isinstance(event, Commit) and (asked := self.sessions.get(session)):
-            asked.numbers.append(self._told)
+            asked.numbers.append(self._sent)
             asked.commits += 1
 
     def heard(self, session: int, commits: int) -> None:

@@ -49,8 +49,8 @@ class Account:
         self._steps = 0
         self._shown: tuple[int, int] | None = None
         """num_steps and num_draft_tokens."""
-        self._told: tuple[tuple[int, int], Plan, Plan] | None = None
-        """What was shown when this was last asked, the plan that was asked for, and what is told of it: most sessions have the same."""
+        self._last: tuple[tuple[int, int], Plan, Plan] | None = None
+        """What was shown when this was last asked, the plan that was asked for, and the plan as shown: most sessions have the same."""
 
     @property
     def asks(self) -> bool:
@@ -88,13 +88,13 @@ class Account:
 
     def shown(self, plan: Plan) -> Plan:
         """A plan with what is spent of it lately; what was fixed otherwise stays."""
-        shown, told = self._shown, self._told  # once each: metrics ask from another thread
+        shown, last = self._shown, self._last  # once each: metrics ask from another thread
         if shown is None:
             return plan
-        if told is None or told[:2] != (shown, plan):
+        if last is None or last[:2] != (shown, plan):
             num_steps, num_draft_tokens = min(plan.num_steps, shown[0]), min(plan.num_draft_tokens, shown[1])
-            told = self._told = shown, plan, replace(plan, num_steps=num_steps, num_draft_tokens=num_draft_tokens)
-        return told[2]
+            last = self._last = shown, plan, replace(plan, num_steps=num_steps, num_draft_tokens=num_draft_tokens)
+        return last[2]
 
     def estimate(self) -> Estimate | None:
         """What was seen lately; None: nothing yet."""

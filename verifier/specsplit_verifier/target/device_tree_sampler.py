@@ -81,9 +81,9 @@ class DeviceTreeSampler:
         rows, paths = self._rows.of(step.trees).sent(upload), paths_of(step.trees)
         picked, walked = self._walk(trees, rows, logits, paths, upload)
         nodes = trees.nodes(walked)
-        told = to_host((*walked, *asked.measure(logits, picked, nodes)))
+        copied = to_host((*walked, *asked.measure(logits, picked, nodes)))
         features = wanted.gather(self._extractor, hidden, nodes)  # behind the copy above, so as not to delay it
-        path, length, bonus, *logprobs = told.arrays()
+        path, length, bonus, *logprobs = copied.arrays()
         accepted = {
             tree.session: Accepted(path[b, : length[b]].tolist(), int(bonus[b]))
             for b, tree in enumerate(step.trees)
@@ -188,16 +188,16 @@ class AskedLogprobs:
         if not self.asking:
             return accepted
         values, likeliest = measured
-        told, start = dict(accepted), 0
+        with_logprobs, start = dict(accepted), 0
         for tree, most, places in self.asking:
             if (made := accepted.get(tree.session)) is not None:
                 rows = slice(start, start + len(made.path))
                 own = listed(
                     made.commits(tree.draft), values[rows, : 1 + most].tolist(), likeliest[rows, :most].tolist()
                 )
-                told[tree.session] = replace(made, logprobs=own)
+                with_logprobs[tree.session] = replace(made, logprobs=own)
             start += places
-        return told
+        return with_logprobs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

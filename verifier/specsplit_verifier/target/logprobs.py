@@ -35,11 +35,11 @@ def with_logprobs(
     rows = [start + i for _, start, _, made in asking for i in made.path]
     picked = [token for tree, _, _, made in asking for token in made.commits(tree.draft)]
     read = iter(logprobs_of(logits[rows], picked, max(wanted for _, _, wanted, _ in asking)))
-    told = dict(accepted)
+    with_logprobs = dict(accepted)
     for tree, _, wanted, made in asking:
         own = [replace(each, top=each.top[:wanted]) for each in islice(read, len(made.path))]
-        told[tree.session] = replace(made, logprobs=own)
-    return told
+        with_logprobs[tree.session] = replace(made, logprobs=own)
+    return with_logprobs
 
 
 def logprobs_of(logits: Tensor, tokens: Sequence[int], most: int) -> list[TokenLogprob]:

@@ -1,4 +1,4 @@
-"""What FlashInfer's paged wrappers are told of a batch. Rows and page tables in, host arrays out; nothing here needs the package.
+"""The arrays by which FlashInfer's paged wrappers plan a batch. Rows and page tables in, host arrays out; nothing here needs the package.
 
 Rows make up to two groups, with a call of a wrapper (or two) each:
 
