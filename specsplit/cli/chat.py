@@ -133,7 +133,7 @@ def _not_kept(talk: Talk, error: SpecsplitError) -> str:
     """What has become of the question, and how to go on where that is for the user to say."""
     if not isinstance(error, ContextExceeded):
         return "the question is not kept"
-    return f"the question is not kept: {_ROOM if talk.conversation.turns else 'ask a shorter one, or for less'}"
+    return f"the question is not kept: {_ROOM if talk.conversation.exchanges else 'ask a shorter one, or for less'}"
 
 
 def _cut_off(result: Result, model: ModelInfo) -> str:

@@ -85,9 +85,9 @@ def _system(talk: Talk, given: str) -> str:
 
 
 def _undo(talk: Talk, _: str) -> str:
-    if not talk.conversation.turns:
+    if not talk.conversation.exchanges:
         return "There is nothing to take back."
-    question = talk.conversation.turns[-1].question
+    question = talk.conversation.exchanges[-1].question
     talk.conversation = talk.conversation.undone()
     shown = question if len(question) <= _SHOWN else f"{question[:_SHOWN]}…"
     return f"Taken back: {shown!r} and its answer. {_kept(talk)}"
@@ -122,8 +122,8 @@ def _quit(talk: Talk, _: str) -> str:
 
 
 def _kept(talk: Talk) -> str:
-    turns = len(talk.conversation.turns)
-    return f"{_counted(turns, 'turn')} of the conversation {'is' if turns == 1 else 'are'} kept."
+    exchanges = len(talk.conversation.exchanges)
+    return f"{_counted(exchanges, 'turn')} of the conversation {'is' if exchanges == 1 else 'are'} kept."
 
 
 def _counted(count: int, noun: str) -> str:

@@ -63,28 +63,28 @@ class ChoicesPainter:
     def __init__(self, painter: Painter, n: int) -> None:
         self._painter = painter
         self._unpainted: list[deque[GenerateEvent]] = [deque() for _ in range(n)]
-        self._turn = 0
+        self._current = 0
         self._head()
 
     def add(self, event: GenerateEvent) -> None:
         """Take the next event."""
         self._unpainted[event.index].append(event)
-        while self._turn < len(self._unpainted) and self._unpainted[self._turn]:
-            self._paint(self._unpainted[self._turn].popleft())
+        while self._current < len(self._unpainted) and self._unpainted[self._current]:
+            self._paint(self._unpainted[self._current].popleft())
 
     def _paint(self, event: GenerateEvent) -> None:
         if isinstance(event, Delta):
             self._painter.paint(event)
             return
-        self._turn += 1
-        if self._turn < len(self._unpainted):
+        self._current += 1
+        if self._current < len(self._unpainted):
             self._head()
         else:
             self._painter.end()
 
     def _head(self) -> None:
         if len(self._unpainted) > 1:
-            self._painter.head(f"--- choice {self._turn} of {len(self._unpainted)} ---")
+            self._painter.head(f"--- choice {self._current} of {len(self._unpainted)} ---")
 
 
 def legend() -> Text:

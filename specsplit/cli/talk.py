@@ -38,7 +38,7 @@ class Talk:
         """Finished answers since the conversation began, also if they were taken back."""
 
     def ask(self, question: str) -> Result:
-        """Show an answer as it comes, and keep the turn.
+        """Show an answer as it comes, and keep the exchange.
 
         Ctrl-C cancels the answer and is raised on: what has come is kept, if anything has. Raises SpecsplitError, and keeps nothing then.
         """

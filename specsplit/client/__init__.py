@@ -11,7 +11,7 @@ Failures are the exceptions of `specsplit.errors`. A request that is sent while 
 from __future__ import annotations
 
 from specsplit.client.asynchronous import AsyncClient
-from specsplit.client.conversation import Conversation, Turn
+from specsplit.client.conversation import Conversation, Exchange
 from specsplit.client.options import Options, Promptable, make_request
 from specsplit.client.result import Result
 from specsplit.client.synchronous import Client
@@ -25,11 +25,11 @@ __all__ = [
     "Conversation",
     "Delta",
     "Done",
+    "Exchange",
     "Options",
     "Promptable",
     "Result",
     "TextPrompt",
     "TokenPrompt",
-    "Turn",
     "make_request",
 ]

@@ -9,7 +9,7 @@ from specsplit.requests import ChatMessage, ChatPrompt
 
 
 @dataclass(frozen=True)
-class Turn:
+class Exchange:
     """A question and what was answered."""
 
     question: str
@@ -29,27 +29,27 @@ class Conversation:
 
     system: str = ""
     """What the model is told before everything else; empty: nothing, and no message is sent for it."""
-    turns: tuple[Turn, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
 
     def asking(self, question: str) -> ChatPrompt:
         """The prompt for the answer to `question`, with everything that was said before it."""
         return ChatPrompt((*self._said(), ChatMessage("user", question)))
 
     def answered(self, question: str, answer: str) -> Conversation:
-        """Add a turn."""
-        return replace(self, turns=(*self.turns, Turn(question, answer)))
+        """Add an exchange."""
+        return replace(self, exchanges=(*self.exchanges, Exchange(question, answer)))
 
     def undone(self) -> Conversation:
-        """Take the last turn back, if there is one."""
-        return replace(self, turns=self.turns[:-1])
+        """Take the last exchange back, if there is one."""
+        return replace(self, exchanges=self.exchanges[:-1])
 
     def begun_anew(self) -> Conversation:
-        """Forget every turn. What the model is told before them stays."""
-        return replace(self, turns=())
+        """Forget every exchange. The system message stays."""
+        return replace(self, exchanges=())
 
     def _said(self) -> Iterator[ChatMessage]:
         if self.system:
             yield ChatMessage("system", self.system)
-        for turn in self.turns:
-            yield ChatMessage("user", turn.question)
-            yield ChatMessage("assistant", turn.answer)
+        for each in self.exchanges:
+            yield ChatMessage("user", each.question)
+            yield ChatMessage("assistant", each.answer)

@@ -74,15 +74,15 @@ class Rank:
             self._asleep_since = self._clock.now() if unfinished else None
         self._tell(wanted=unfinished)
 
-    def turned(self, started: float) -> tuple[Agreed, TurnCosts] | None:
-        """A turn is over, whose forward began at `started`, if there was one. None if it is alone."""
+    def end_turn(self, started: float) -> tuple[Agreed, TurnCosts] | None:
+        """End a turn, whose forward began at `started`, if there was one. None if it is alone."""
         agreed = self._lockstep.agreed
         if agreed is None:
             return None
         wave, woke_s = self._wave.number, None
         if not agreed.idle and self._asleep_since is not None:
             woke_s, self._asleep_since = started - self._asleep_since, None
-        self._wave = self._wave.turned(unfinished=agreed.unfinished)
+        self._wave = self._wave.end_turn(unfinished=agreed.unfinished)
         if self._wave.parked or self._wave.number != wave:
             self._tell(wanted=False)
         return agreed, TurnCosts(wave, agreed.rows, self._lockstep.take_waited_s(), woke_s)

@@ -34,8 +34,8 @@ class Wave:
         """Take in that wave `number` is to begin: at once if it is parked, else when it parks. One that it has begun already is none."""
         return replace(self, announced=max(self.announced, number))._begun()
 
-    def turned(self, *, unfinished: bool) -> Wave:
-        """A turn is over, in which some rank was `unfinished`, or none was."""
+    def end_turn(self, *, unfinished: bool) -> Wave:
+        """End a turn, in which some rank was `unfinished`, or none was."""
         quiet = 0 if unfinished else self.quiet + 1
         if self.park_after is None or quiet < self.park_after:
             return replace(self, quiet=quiet)

@@ -51,10 +51,10 @@ class ChatTemplate:
         """
         if not messages:
             raise InvalidRequest("chat.messages", "is empty, expected at least one message")
-        turns = [{"role": role, "content": content} for role, content in messages]
+        entries = [{"role": role, "content": content} for role, content in messages]
         try:
             return self._template.render(
-                messages=turns, add_generation_prompt=True, tools=None, documents=None, **self._special_tokens
+                messages=entries, add_generation_prompt=True, tools=None, documents=None, **self._special_tokens
             )
         except TemplateError as error:
             raise InvalidRequest(

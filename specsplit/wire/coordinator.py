@@ -101,8 +101,8 @@ def _prompt_to_wire(prompt: Prompt, message: pb.GenerateRequest) -> None:
         case TextPrompt():
             message.text = prompt.text
         case ChatPrompt():
-            turns = [pb.ChatMessage(role=turn.role, content=turn.content) for turn in prompt.messages]
-            message.chat.CopyFrom(pb.ChatPrompt(messages=turns))
+            messages = [pb.ChatMessage(role=each.role, content=each.content) for each in prompt.messages]
+            message.chat.CopyFrom(pb.ChatPrompt(messages=messages))
         case TokenPrompt():
             message.tokens.CopyFrom(pb.TokenPrompt(token_ids=prompt.tokens))
 
@@ -112,7 +112,7 @@ def _prompt_from_wire(message: pb.GenerateRequest) -> Prompt:
         case "text":
             return TextPrompt(message.text)
         case "chat":
-            return ChatPrompt(tuple(ChatMessage(turn.role, turn.content) for turn in message.chat.messages))
+            return ChatPrompt(tuple(ChatMessage(each.role, each.content) for each in message.chat.messages))
         case "tokens":
             return TokenPrompt(tuple(message.tokens.token_ids))
         case _:

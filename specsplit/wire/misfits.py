@@ -41,7 +41,7 @@ def _texts(request: GenerateRequest) -> Iterator[tuple[str, Iterable[str]]]:
         case TextPrompt(text):
             yield "prompt", (text,)
         case ChatPrompt(messages):
-            yield "prompt", (part for turn in messages for part in (turn.role, turn.content))
+            yield "prompt", (part for each in messages for part in (each.role, each.content))
         case TokenPrompt():
             pass
     yield "stop", request.stop

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit.client import ChatMessage, ChatPrompt, Conversation, Turn
+from specsplit.client import ChatMessage, ChatPrompt, Conversation, Exchange
 
-conversations = st.builds(Conversation, st.text(), st.lists(st.builds(Turn, st.text(), st.text())).map(tuple))
+conversations = st.builds(Conversation, st.text(), st.lists(st.builds(Exchange, st.text(), st.text())).map(tuple))
 
 
 def test_a_prompt_has_the_system_message_every_turn_and_the_question() -> None:
@@ -48,7 +48,7 @@ def test_what_is_sent_grows_by_the_answer_and_the_next_question(
 @given(conversations)
 def test_roles_take_turns_behind_the_system_message(conversation: Conversation) -> None:
     roles = [message.role for message in conversation.asking("?").messages if message.role != "system"]
-    assert roles == ["user", "assistant"] * len(conversation.turns) + ["user"]
+    assert roles == ["user", "assistant"] * len(conversation.exchanges) + ["user"]
 
 
 @given(conversations)

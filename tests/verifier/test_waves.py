@@ -165,7 +165,7 @@ def messages(world: World, number: int, rank: Rank) -> Iterator[World]:
 def steps(world: World, number: int, rank: Rank) -> Iterator[World]:
     """What a rank's own thread does; while it waits in an exchange, nothing."""
     if rank.entered is not None and rank.heard is not None:
-        left, wave = rank.requests - rank.entered, rank.wave.turned(unfinished=rank.heard)
+        left, wave = rank.requests - rank.entered, rank.wave.end_turn(unfinished=rank.heard)
         yield world.rank(number, heard=None, entered=None, requests=left, wave=wave)
     elif rank.entered is None:
         if rank.down:

@@ -1,4 +1,4 @@
-"""The bounded queue before the verifiers: clients take turns, and a request is refused with a reason when the queue is full.
+"""The bounded queue before the verifiers: clients are served fairly, and a request is refused with a reason when the queue is full.
 
 A request for n choices counts as n. It acquires a permit before its prompt is read, so that requests in preparation are bounded too.
 

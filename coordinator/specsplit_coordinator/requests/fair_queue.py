@@ -1,4 +1,4 @@
-"""A queue that serves higher priorities first, and within a priority serves clients in turn. Pure.
+"""A queue that serves higher priorities first, and within a priority serves clients fairly. Pure.
 
 Within a priority it is start-time fair queueing (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996) with entries of one unit each. The
 start tag of an entry is the finish tag of the entry that its client added before, or the virtual time if that is later; the entry with

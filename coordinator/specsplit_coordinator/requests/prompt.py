@@ -68,7 +68,7 @@ class PromptReader:
                 self._check_beginning("text", prompt.text, max_context)
                 return self._tokenizer.encode(prompt.text)
             case ChatPrompt():
-                text = self._tokenizer.render_chat([(turn.role, turn.content) for turn in prompt.messages])
+                text = self._tokenizer.render_chat([(each.role, each.content) for each in prompt.messages])
                 self._check_beginning("chat.messages", text, max_context)
                 return self._tokenizer.encode_rendered(text)
 
@@ -117,6 +117,6 @@ def _length(prompt: Prompt) -> int:
         case TextPrompt():
             return len(prompt.text)
         case ChatPrompt():
-            return sum(len(turn.content) for turn in prompt.messages)
+            return sum(len(each.content) for each in prompt.messages)
         case TokenPrompt():
             return 0

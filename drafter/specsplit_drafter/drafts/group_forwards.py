@@ -75,7 +75,7 @@ class GroupForwards:
         return logits
 
     def _record(self, started: float) -> None:
-        ended = self.rank.ended(started)
+        ended = self.rank.end_turn(started)
         assert ended is not None, "there was a turn"
         agreed, costs = ended
         if agreed.runs:

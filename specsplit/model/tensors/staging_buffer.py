@@ -38,7 +38,7 @@ class _Half:
 class StagingBuffer:
     """Arrays of any types that go to one device together, again and again. Used by one thread at a time.
 
-    Two halves of memory take turns, so that a batch can be filled in while the last one is still being read. On a GPU the copy is on a
+    Two halves of memory alternate, so that a batch can be filled in while the last one is still being read. On a GPU the copy is on a
     stream of its own: it does not wait for the forward that the device is at, and what is given to the device after `send` comes behind it.
     """
 

@@ -12,7 +12,7 @@ from specsplit.model.tensors.transfer import pinned_zeros, send
 
 
 class Upload:
-    """An array on the device, and two on the host that it is copied from in turns.
+    """An array on the device, and two on the host that it is copied from alternately.
 
     So what belongs to the next step can be written while the copy of this one may still be under way. `Halves` says which of them is free.
     """
@@ -36,7 +36,7 @@ class Upload:
 
 
 class Halves:
-    """Which half of all uploads a step writes: they take turns, and a half is free once the copies of the step before last are done."""
+    """Which half of all uploads a step writes: they alternate, and a half is free once the copies of the step before last are done."""
 
     def __init__(self, device: torch.device) -> None:
         self._device: Final = device

@@ -60,9 +60,9 @@ class InTurns:
         self, step: StepInput, output: StepOutput, watched: Collection[int]
     ) -> tuple[StepResult | None, Pause | None]:
         """See `Pacer`. The ranks agreed on the turn, and ran it, in one call of the target: nothing that may fail came between."""
-        turned = self._rank.turned(output.started)
-        assert turned is not None, "a rank of a group runs nothing before it has agreed"
-        agreed, costs = turned
+        ended = self._rank.end_turn(output.started)
+        assert ended is not None, "a rank of a group runs nothing before it has agreed"
+        agreed, costs = ended
         self._core.stopwatch.waited(costs.waited_s)
         result = None
         if step.rows:

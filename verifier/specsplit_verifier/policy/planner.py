@@ -147,7 +147,7 @@ class Planner:
         """The next step over these sessions, in order of arrival, or how long to wait for a better one.
 
         A step takes everybody once nothing is worth waiting for; beside a prompt it does at once, since there is a forward in any case.
-        Sessions that draft and verify in turn are held back by themselves, and join the step once their drafts are there. Beside ranks
+        Sessions that draft and verify alternately are held back by themselves, and join the step once their drafts are there. Beside ranks
         that step nobody waits: who did would sit out a whole step.
         """
         if not running:
@@ -199,7 +199,7 @@ class Planner:
 
 
 def _serial_pause(session: Session, now: float) -> float:
-    """Seconds for which a session that drafts and verifies in turn is held back."""
+    """Seconds for which a session that drafts and verifies alternately is held back."""
     pause = session.drafter.pause(now, session.plan, session.tree_limits)
     if pause > 0.0:
         session.drafter.hold(now)

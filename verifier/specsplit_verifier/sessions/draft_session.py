@@ -313,7 +313,7 @@ class DraftSession:
             self._wait.look(self.mirror.preview(*limits))
 
     def pause(self, now: float, plan: Plan, limits: TreeLimits) -> float:
-        """Seconds that a session which drafts and verifies in turn still leaves to its drafter; 0: step now."""
+        """Seconds that a session which drafts and verifies alternately still leaves to its drafter; 0: step now."""
         if plan.draft_ahead or self._brings_nothing(plan, limits):
             return 0.0
         self._look(limits)

@@ -24,7 +24,7 @@ from specsplit.speculation import Draft
 from specsplit.values import Plan
 
 SMOOTHING = 0.1
-PROBED = 7  # one commit in so many; no usual batch is a multiple of it, so that every session has its turn
+PROBED = 7  # one commit in so many; no usual batch is a multiple of it, so that every session is probed at times
 FORGETTING: Final = 0.97
 RECOVERY: Final = 0.01
 """How far trust goes back to where it began with every step that nobody waited for, so that waiting is tried again."""

@@ -78,7 +78,7 @@ class _Memory:
 
 
 class _StaticPart:
-    """The wrappers of one bucket for one part of a forward (a Part): two that plan in turns, for what was captured with the first."""
+    """The wrappers of one bucket for one part of a forward (a Part): two that plan alternately, for what was captured with the first."""
 
     def __init__(self, library: Library, kv: PagedKV, memory: _Memory, rows: int, *, causal: bool) -> None:
         self._kv: Final = kv

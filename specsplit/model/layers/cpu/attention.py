@@ -29,7 +29,7 @@ class _Layer(Protocol):
 
 
 class RotaryAttention(nn.Module):
-    """One product makes queries, keys and values, and one rotation turns queries and keys."""
+    """One product makes queries, keys and values, and one rotation is applied to queries and keys."""
 
     def __init__(
         self, like: _Layer, qkv: PackedLinear, output: PackedLinear, heads: Sequence[int], norms: Sequence[nn.Module]
@@ -70,8 +70,8 @@ class RotaryAttention(nn.Module):
         """[1, T, width], and cos and sin [1, T, D] -> [1, T, width]"""
         tokens, (queries, keys) = hidden_states.shape[1], self._heads
         projected = self.qkv(hidden_states).view(tokens, -1, self._width)  # [T, H + 2 K, D]
-        turned = _rotated(self._normed(projected[:, : queries + keys]), *position_embeddings)
-        heads_first = turned.transpose(0, 1).unsqueeze(0)
+        rotated = _rotated(self._normed(projected[:, : queries + keys]), *position_embeddings)
+        heads_first = rotated.transpose(0, 1).unsqueeze(0)
         attended = forward_batch.attend(
             self.layer_idx,
             heads_first[:, :queries],
