@@ -25,7 +25,7 @@ from scripts.pocket.lesson import Lesson, teach
 from scripts.pocket.rollout import rollout, rows_of
 from scripts.pocket.target import CONTEXT, windows
 from scripts.pocket.training import Schedule, fit, forget_another_targets
-from specsplit.model.heads import Eagle3Head, EagleHead, Head, MtpHead, TargetEnds, save_head
+from specsplit.model.heads import Eagle3Head, EagleHead, Head, MtpHead, TargetEmbeddings, save_head
 from specsplit.values import DrafterKind
 
 BATCHES = 48  # of 64 continuations of 192 tokens each
@@ -100,7 +100,7 @@ def frequent(own: Continuations, size: int) -> Tensor:
 def build(kind: DrafterKind, target_folder: Path, target: LlamaForCausalLM, own: Continuations) -> Head:
     """A head of layers like the target's that has learnt nothing; the norms before the LM head, and EAGLE-3's own one, are the target's."""
     torch.manual_seed(0)
-    ends = TargetEnds.load(target_folder, lm_head=kind is not DrafterKind.EAGLE3)
+    ends = TargetEmbeddings.load(target_folder, lm_head=kind is not DrafterKind.EAGLE3)
     layer = copy.deepcopy(target.config)
     layer.dtype = torch.float32
     if kind is DrafterKind.EAGLE:
@@ -114,7 +114,7 @@ def build(kind: DrafterKind, target_folder: Path, target: LlamaForCausalLM, own:
     layer.tie_word_embeddings = False
     proposed = frequent(own, EAGLE3_VOCABULARY)
     head = Eagle3Head(layer, ends, layers=EAGLE3_LAYERS, draft_vocab_size=EAGLE3_VOCABULARY)
-    head.propose(proposed)
+    head.set_draft_tokens(proposed)
     end = {"lm_head.weight": target.lm_head.weight[proposed], "norm.weight": target.model.norm.weight}
     head.load_state_dict(end, strict=False)
     return head

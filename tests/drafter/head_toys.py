@@ -15,7 +15,7 @@ from transformers import LlamaConfig, MixtralConfig, Qwen3MoeConfig
 
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, Features
 from specsplit.model.attention.interface import NAME
-from specsplit.model.heads import Eagle3Head, EagleHead, Head, MtpHead, TargetEnds
+from specsplit.model.heads import Eagle3Head, EagleHead, Head, MtpHead, TargetEmbeddings
 from specsplit.model.tensors.feature_codec import encode
 from specsplit.tree import TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary
@@ -32,10 +32,10 @@ _SHAPE = (
 LAYERS = (0, 1, LAST)
 
 
-def ends() -> TargetEnds:
+def ends() -> TargetEmbeddings:
     """Of the tiny target."""
     model = plain_model(tiny_config())
-    return TargetEnds(
+    return TargetEmbeddings(
         model.model.embed_tokens.weight.data,
         model.lm_head.weight.data,
         vocabulary=VOCABULARY,
@@ -57,7 +57,7 @@ def _eagle3(attention: str) -> Head:
     head = Eagle3Head(
         _layer(), ends(), layers=LAYERS, draft_vocab_size=24, model="tiny-head", attn_implementation=attention
     )
-    head.propose(torch.arange(4, 28))
+    head.set_draft_tokens(torch.arange(4, 28))
     return head
 
 

@@ -12,7 +12,7 @@ from transformers import Qwen3MoeConfig
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client
 from specsplit.membership import Member
-from specsplit.model.heads import MtpHead, TargetEnds, save_head
+from specsplit.model.heads import MtpHead, TargetEmbeddings, save_head
 from specsplit.requests import Delta
 from specsplit.values import DrafterInfo, PlanChanges
 from tests.support.torchrun import forked_torchrun
@@ -27,7 +27,7 @@ SERIAL = PlanChanges(num_steps=2, topk=2, num_draft_tokens=4, draft_ahead=False,
 def head_with_experts(folder: Path) -> Path:
     """Multi-token prediction layers with random weights: what they draft is hardly ever accepted."""
     torch.manual_seed(1)
-    ends = TargetEnds.load(POCKET)
+    ends = TargetEmbeddings.load(POCKET)
     config = Qwen3MoeConfig(
         vocab_size=ends.vocabulary.size, hidden_size=ends.hidden_size, num_attention_heads=4, num_key_value_heads=2,
         max_position_embeddings=ends.max_context, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,

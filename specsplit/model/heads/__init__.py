@@ -11,7 +11,7 @@ from specsplit.model.heads.projection import projected, projection_of
 from specsplit.model.heads.runner import HeadRunner
 from specsplit.model.heads.save import save_head
 from specsplit.model.heads.shape import HeadShape
-from specsplit.model.heads.target import TargetEnds
+from specsplit.model.heads.target import TargetEmbeddings
 
 __all__ = [
     "Eagle3Head",
@@ -20,7 +20,7 @@ __all__ = [
     "HeadRunner",
     "HeadShape",
     "MtpHead",
-    "TargetEnds",
+    "TargetEmbeddings",
     "load_head",
     "projected",
     "projection_of",

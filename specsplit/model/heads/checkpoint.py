@@ -1,4 +1,4 @@
-"""The tensors of a model folder by name: looked at without being read, and read one by one."""
+"""The tensors of a model folder by name: their shapes are known without reading them, and they are read one by one."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from specsplit.model.attention.interface import NAME
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layer import Layer
 from specsplit.model.heads.shape import HeadShape
-from specsplit.model.heads.target import TargetEnds
+from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.values import DrafterKind
 
 
@@ -30,7 +30,7 @@ class EagleHead(Head):
     def __init__(
         self,
         config: PretrainedConfig,
-        target: TargetEnds,
+        target: TargetEmbeddings,
         *,
         bias: bool = True,
         model: str = "",

@@ -18,7 +18,7 @@ from specsplit.model.attention.interface import NAME
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layer import Layer
 from specsplit.model.heads.shape import HeadShape
-from specsplit.model.heads.target import TargetEnds
+from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.values import DrafterKind
 
 _PARTS: Final = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
@@ -40,7 +40,7 @@ class Eagle3Head(Head):
     def __init__(
         self,
         config: PretrainedConfig,
-        target: TargetEnds,
+        target: TargetEmbeddings,
         *,
         layers: tuple[int, ...],
         draft_vocab_size: int | None = None,
@@ -71,10 +71,10 @@ class Eagle3Head(Head):
         self.register_buffer("d2t", None)
         self.register_buffer("t2d", None)
         if draft_vocab_size is not None:
-            self.propose(torch.arange(draft_vocab_size))
+            self.set_draft_tokens(torch.arange(draft_vocab_size))
 
-    def propose(self, target_ids: Tensor) -> None:
-        """Let the head's tokens be these of the target's, [draft V], each once."""
+    def set_draft_tokens(self, target_ids: Tensor) -> None:
+        """Set the target's ids [draft V] of the head's tokens, each once."""
         drafted = torch.arange(len(target_ids), device=target_ids.device)
         chosen = torch.zeros(self.shape.vocabulary.size, dtype=torch.bool, device=target_ids.device)
         self.d2t = target_ids - drafted

@@ -13,7 +13,7 @@ from transformers import PretrainedConfig
 
 from specsplit.model.attention.support import observe
 from specsplit.model.heads.shape import HeadShape
-from specsplit.model.heads.target import TargetEnds
+from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.model.layers.cpu import replace_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.layers.shards import shard_layers
@@ -27,16 +27,16 @@ class Head(nn.Module, ABC):
     """
 
     target_ids: Tensor | None
-    """[draft V] the target's id of each of the head's tokens; None if the head has the target's vocabulary."""
+    """The target's id of each of the head's tokens [draft V]; None if the head has the target's vocabulary."""
 
-    def __init__(self, shape: HeadShape, target: TargetEnds, hidden_size: int) -> None:
+    def __init__(self, shape: HeadShape, target: TargetEmbeddings, hidden_size: int) -> None:
         super().__init__()
         self.shape: Final = shape
         self.target = target
         self.hidden_size: Final = hidden_size
         """Width of `hidden`, which `logits` reads."""
         self.blocks: Sequence[ShardedBlocks] = ()
-        """By step, what ranks share of it; nothing: it is whole."""
+        """The parts that ranks share, by step; empty: the head is whole."""
         self.register_buffer("target_ids", None, persistent=False)
 
     @property
@@ -47,29 +47,29 @@ class Head(nn.Module, ABC):
     @property
     @abstractmethod
     def layers(self) -> Sequence[nn.Module]:
-        """By step, its decoder layer."""
+        """The decoder layer of every step."""
 
     def use_cpu_layers(self) -> None:
-        """Have a CPU run faster modules where they give the same numbers: see `specsplit.model.layers.cpu`. It can then not be saved.
+        """Replace modules by faster ones for a CPU, of the same numbers (`specsplit.model.layers.cpu`). The head cannot be saved then.
 
-        Raises LoadError if it does not run any more. Ranks that share its MLPs, and run together or not at all, are not asked.
+        Raises LoadError if it does not run any more; a rank that shares its MLPs with others is not tried, since all ranks run together.
         """
         replace_layers(self, linear=True)
         for step in range(0 if self.blocks else self.shape.num_steps):
             self._observed(step)
 
     def shard(self, mesh: TensorMesh) -> None:
-        """Keep of the MLP of every step no more than this rank's part. Raises LoadError for one that cannot be cut."""
+        """Keep only this rank's part of every step's MLP. Raises LoadError for one that cannot be cut."""
         self.blocks = [shard_layers(self, [layer], mesh) for layer in self.layers]
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """The dtype that it computes in."""
         return self.target.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device that it computes on."""
         return self.target.embeddings.device
 
     @cached_property
@@ -128,7 +128,7 @@ class Head(nn.Module, ABC):
         """`forward` with a batch dimension."""
 
     def own_tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers by their names in this module, without what is the target's."""
+        """List parameters and buffers by their names in this module, but those of the target."""
         return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("target.")}
 
     if TYPE_CHECKING:

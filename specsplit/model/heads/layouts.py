@@ -1,4 +1,4 @@
-"""What the tensors of a head are called in the checkpoints that people publish.
+"""The names that the tensors of a head have in published checkpoints.
 
 EAGLE      fc.*, layers.0.*                                  its authors, SpecForge, speculators
 EAGLE-3    fc.*, midlayer.* or layers.0.*, norm, lm_head, d2t, t2d    its authors and SpecForge, or speculators
@@ -30,7 +30,7 @@ class Family(StrEnum):
 
     @property
     def kinds(self) -> tuple[DrafterKind, ...]:
-        """What a head of it can be run as."""
+        """The kinds of drafter that a head of this family can be run as."""
         return _KINDS[self]
 
 
@@ -59,16 +59,16 @@ _DEEPSEEK_PARTS: Final = {
 
 @dataclass(frozen=True)
 class Layout:
-    """One head's names: (prefix in our modules, prefix published) pairs, and which tensors of the folder are none of its business."""
+    """The names of one head's tensors: pairs of a prefix in our modules and the published one; and which tensors are ignored."""
 
     family: Family
     prefixes: tuple[tuple[str, str], ...]
     ignored: str
-    """Names in `scope` that match this are left alone: they are the target's own, or can be derived."""
+    """Names in `scope` that match this are ignored: they are the target's own, or can be derived."""
     scope: str = ""
     """Names that match this belong to the head: one of them left over is an error."""
     has_bias: bool = False
-    """Whether there is an fc.bias."""
+    """True if the checkpoint has an fc.bias."""
 
     def published(self, own: str) -> str:
         """Return the published name of one of our tensors."""
@@ -78,7 +78,7 @@ class Layout:
         return own
 
     def pieces(self, own: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """The published names of one of our tensors, each with the view of it that it names: experts are published one by one."""
+        """List the published names of one of our tensors, each with the view that it names: experts are published one by one."""
         name = self.published(own)
         stem, _, last = name.rpartition(".")
         if not stem.endswith("experts") or tensor.ndim != 3:
@@ -100,7 +100,7 @@ class Layout:
 
 
 def recognise(names: Collection[str], facts: dict[str, Any]) -> Family | None:
-    """Recognise whose layout it is by config.json and the names of the tensors; None if nobody's."""
+    """Recognise the family of a layout by config.json and the names of the tensors; None: it is of no known family."""
     if "speculators_model_type" in facts:
         return {"eagle": Family.EAGLE, "eagle3": Family.EAGLE3}.get(facts["speculators_model_type"])
     if any(_MIMO_LAYER.match(name) for name in names):
@@ -115,7 +115,7 @@ def recognise(names: Collection[str], facts: dict[str, Any]) -> Family | None:
 
 
 def eagle_layout(names: Collection[str]) -> Layout:
-    """The LM head and the embeddings are the target's, whether or not the folder has copies."""
+    """The layout of an EAGLE head. Its LM head and embeddings are the target's; copies in the folder are ignored."""
     return Layout(
         Family.EAGLE,
         (("layer.block.", "layers.0."),),
@@ -125,7 +125,7 @@ def eagle_layout(names: Collection[str]) -> Layout:
 
 
 def eagle3_layout(names: Collection[str]) -> Layout:
-    """The embeddings are the folder's if it has some (`load_head` sees to it)."""
+    """The layout of an EAGLE-3 head. Its embeddings are the folder's if that has some (see `load_head`)."""
     block = "layers.0." if any(name.startswith("layers.") for name in names) else "midlayer."
     return Layout(
         Family.EAGLE3,
@@ -136,13 +136,13 @@ def eagle3_layout(names: Collection[str]) -> Layout:
 
 
 def mimo_layout(num_steps: int) -> Layout:
-    """All of its layers, counted from 0."""
+    """The layout of MTP layers as MiMo names them: all of them, counted from 0."""
     prefixes = _step_prefixes(_MIMO_PARTS, [f"model.mtp_layers.{step}" for step in range(num_steps)])
     return Layout(Family.MIMO, prefixes, ignored=r"rotary_emb\.", scope=r"model\.mtp_layers\.")
 
 
 def deepseek_layout(first: int, num_steps: int) -> Layout:
-    """All of its layers, counted from `first`. Their copies of the embeddings and the LM head are the target's."""
+    """The layout of MTP layers as DeepSeek names them, counted from `first`. Their copies of embeddings and LM head are ignored."""
     layers = range(first, first + num_steps)
     prefixes = _step_prefixes(_DEEPSEEK_PARTS, [f"model.layers.{layer}" for layer in layers])
     scope = rf"model\.layers\.({'|'.join(map(str, layers))})\."
@@ -150,7 +150,7 @@ def deepseek_layout(first: int, num_steps: int) -> Layout:
 
 
 def mtp_layers(family: Family, names: Collection[str]) -> range:
-    """Numbers of the MTP layers that the tensors name. Raises LoadError unless they are consecutive."""
+    """Find the numbers of the MTP layers that the tensors name. Raises LoadError unless they are consecutive."""
     pattern = _MIMO_LAYER if family is Family.MIMO else _DEEPSEEK_LAYER
     numbers = sorted({int(match[1]) for name in names if (match := pattern.match(name))})
     layers = range(numbers[0], numbers[-1] + 1)

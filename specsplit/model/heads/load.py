@@ -1,4 +1,4 @@
-"""A head from a local folder, in one of the layouts that people publish, without conversion."""
+"""Loading of a head from a local folder, in one of the published layouts, without conversion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.config import architecture, feature_layers, require_plain
 from specsplit.model.heads.eagle import EagleHead
 from specsplit.model.heads.eagle3 import Eagle3Head
-from specsplit.model.heads.fill import fill
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layouts import (
     Family,
@@ -29,7 +28,8 @@ from specsplit.model.heads.layouts import (
     recognise,
 )
 from specsplit.model.heads.mtp import MtpHead
-from specsplit.model.heads.target import TargetEnds
+from specsplit.model.heads.target import TargetEmbeddings
+from specsplit.model.heads.weights import load_weights
 from specsplit.model.layers.sharded import TensorMesh
 from specsplit.model.tensors.dtypes import AUTO, dtype_of, said_by
 from specsplit.text.vocabulary import read_json
@@ -50,7 +50,7 @@ def load_head(
     attn_implementation: str = NAME,
     mesh: TensorMesh | None = None,
 ) -> Head:
-    """The head in `folder`, with the ends that it borrows read from the folder of its target; with a `mesh`, this rank's part of it.
+    """Load the head in `folder`, and from its target's folder the embeddings that it shares; with a `mesh`, this rank's part of the head.
 
     kind eagle on a folder of one MTP layer runs that layer recurrently (SGLang's NEXTN) on its normed states.
     dtype: "float32", "bfloat16", "float16" or "auto" (as in config.json). attn_implementation: other than ours to train. Raises LoadError
@@ -61,7 +61,7 @@ def load_head(
     with refusing(f"the head in {folder} cannot be loaded for the target in {target}"):
         source = _Source(folder, target, kind, dtype, device, attn_implementation)
         head, layout = _BUILDERS[source.family](source)
-        fill(head, source.checkpoint, layout, source.dtype)
+        load_weights(head, source.checkpoint, layout, source.dtype)
         if mesh is not None:
             head.shard(mesh)  # what others hold never reaches the device
         head.to(torch.device(device)).eval()
@@ -98,21 +98,21 @@ class _Source:
         """The names of the tensors in the folder."""
         return self.checkpoint.names
 
-    def ends(self, *, lm_head: bool = True) -> TargetEnds:
-        """The target's ends."""
-        return TargetEnds.load(self.target, lm_head=lm_head, dtype=self.dtype, device=self.device)
+    def target_embeddings(self, *, lm_head: bool = True) -> TargetEmbeddings:
+        """Load the target's embeddings, and its LM head if asked for."""
+        return TargetEmbeddings.load(self.target, lm_head=lm_head, dtype=self.dtype, device=self.device)
 
-    def with_own_embeddings(self, ends: TargetEnds, width: int) -> TargetEnds:
-        """With the folder's embeddings instead. Raises LoadError if they are misshapen."""
-        shape = (ends.vocabulary.size, width)
+    def with_own_embeddings(self, target: TargetEmbeddings, width: int) -> TargetEmbeddings:
+        """Put the folder's embeddings in the place of the target's. Raises LoadError if they are misshapen."""
+        shape = (target.vocabulary.size, width)
         found = self.checkpoint.shapes([_EMBEDDINGS])[_EMBEDDINGS]
         if found != shape:
             raise LoadError(f"model folder {self.folder}: {_EMBEDDINGS} is {list(found)}, expected {list(shape)}")
         tensor = self.checkpoint.read([_EMBEDDINGS])[_EMBEDDINGS]
-        return ends.with_embeddings(tensor.to(torch.device(self.device), self.dtype))
+        return target.with_embeddings(tensor.to(torch.device(self.device), self.dtype))
 
     def _dtype(self, name: str) -> torch.dtype:
-        """With auto the head's own; one that names none is of its target's type."""
+        """Look up a dtype: with auto the head's own, or its target's if the head names none."""
         if name != AUTO:
             return dtype_of(name)
         return said_by({str(self.folder): self.facts, str(self.target): read_json(self.target / "config.json")})
@@ -121,14 +121,14 @@ class _Source:
         """Keywords that every head takes."""
         return {"model": self.folder.resolve().name, "attn_implementation": self.attn_implementation}
 
-    def config(self, ends: TargetEnds, *, width: int | None) -> PretrainedConfig:
-        """The decoder layer's. Raises LoadError if it is made for another target: other tokens, or another width than `width`."""
+    def config(self, target: TargetEmbeddings, *, width: int | None) -> PretrainedConfig:
+        """Read the config of the decoder layer. Raises LoadError if the head is made for another target: other tokens, or another width."""
         config = architecture(self.facts)
         wrong: list[str] = []
-        if config.vocab_size != ends.vocabulary.size:
-            wrong.append(f"a vocabulary of {config.vocab_size} tokens, the target has {ends.vocabulary.size}")
-        if width is not None and width != ends.hidden_size:
-            wrong.append(f"hidden states of width {width}, the target's have {ends.hidden_size}")
+        if config.vocab_size != target.vocabulary.size:
+            wrong.append(f"a vocabulary of {config.vocab_size} tokens, the target has {target.vocabulary.size}")
+        if width is not None and width != target.hidden_size:
+            wrong.append(f"hidden states of width {width}, the target's have {target.hidden_size}")
         if wrong:
             raise LoadError(
                 f"the head in {self.folder} is not for the target in {self.target}: it is for {' and '.join(wrong)}"
@@ -137,7 +137,7 @@ class _Source:
 
 
 def family_of(folder: Path, facts: dict[str, Any], checkpoint: Checkpoint) -> Family:
-    """Whose layout a folder has. Raises LoadError, saying what was found, if it is nobody's."""
+    """Recognise the family of a folder's layout. Raises LoadError, saying what was found, for a layout of no known family."""
     family = recognise(checkpoint.names, facts)
     if family is not None:
         return family
@@ -151,10 +151,10 @@ def family_of(folder: Path, facts: dict[str, Any], checkpoint: Checkpoint) -> Fa
 
 def _eagle(source: _Source) -> tuple[Head, Layout]:
     require_plain(source.facts)
-    ends, layout = source.ends(), eagle_layout(source.names)
-    config = source.config(ends, width=architecture(source.facts).hidden_size)
+    target, layout = source.target_embeddings(), eagle_layout(source.names)
+    config = source.config(target, width=architecture(source.facts).hidden_size)
     with _META:
-        return EagleHead(config, ends, bias=layout.has_bias, **source.common()), layout
+        return EagleHead(config, target, bias=layout.has_bias, **source.common()), layout
 
 
 def _eagle3(source: _Source) -> tuple[Head, Layout]:
@@ -162,15 +162,15 @@ def _eagle3(source: _Source) -> tuple[Head, Layout]:
     facts, layout = source.facts, eagle3_layout(source.names)
     draft_vocab_size = facts.get("draft_vocab_size")
     own_lm_head = draft_vocab_size is not None or "lm_head.weight" in source.names
-    ends = source.ends(lm_head=not own_lm_head)
-    config = source.config(ends, width=facts.get("target_hidden_size") or architecture(facts).hidden_size)
+    target = source.target_embeddings(lm_head=not own_lm_head)
+    config = source.config(target, width=facts.get("target_hidden_size") or architecture(facts).hidden_size)
     if _EMBEDDINGS in source.names:
-        ends = source.with_own_embeddings(ends, config.hidden_size)
+        target = source.with_own_embeddings(target, config.hidden_size)
     with _META:
         head = Eagle3Head(
             config,
-            ends,
-            layers=feature_layers(facts, ends.num_layers),
+            target,
+            layers=feature_layers(facts, target.num_layers),
             draft_vocab_size=draft_vocab_size,
             norm_before_residual=bool(facts.get("norm_before_residual")),
             own_lm_head=own_lm_head,
@@ -191,21 +191,21 @@ def _mtp(source: _Source) -> tuple[Head, Layout]:
             f"model folder {source.folder} holds {len(layers)} MTP layers: run it as {DrafterKind.MULTI_LAYER_EAGLE}, not as eagle"
         )
     deepseek = source.family is Family.DEEPSEEK
-    ends = source.ends()
-    if deepseek and layers.start != ends.num_layers:
+    target = source.target_embeddings()
+    if deepseek and layers.start != target.num_layers:
         raise LoadError(
             f"model folder {source.folder} has its first MTP layer at {layers.start}, expected it behind the target's "
-            f"{ends.num_layers} layers, at {ends.num_layers}"
+            f"{target.num_layers} layers, at {target.num_layers}"
         )
-    config = source.config(ends, width=architecture(source.facts).hidden_size)
+    config = source.config(target, width=architecture(source.facts).hidden_size)
     if hasattr(
         config, "first_k_dense_replace"
     ):  # its layers stand behind the target's, the first few of which alone are dense
-        config.first_k_dense_replace = max(0, config.first_k_dense_replace - ends.num_layers)
+        config.first_k_dense_replace = max(0, config.first_k_dense_replace - target.num_layers)
     with _META:
         head = MtpHead(
             config,
-            ends,
+            target,
             num_steps=len(layers),
             embedding_first=deepseek,
             normed_states=recurrent or not deepseek,

@@ -14,21 +14,21 @@ from specsplit.model.attention.interface import NAME
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layer import Layer
 from specsplit.model.heads.shape import HeadShape
-from specsplit.model.heads.target import TargetEnds
+from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.values import DrafterKind
 
 
 class MtpHead(Head):
     """state' = layer_k(proj_k([norm(embedding), norm(state)])), logits by the target's LM head behind the step's norm.
 
-    config: of the layers; as wide as the target. embedding_first: which half of proj's input is the embedding. normed_states: the
-    next step reads what the norm gave, not what it was given. recurrent: the one layer also reads its own states (kind eagle).
+    config: of the layers; as wide as the target. embedding_first: whether the embedding is the first half of proj's input. normed_states:
+    the next step reads the output of the norm, not its input. recurrent: the one layer also reads its own states (kind eagle).
     """
 
     def __init__(
         self,
         config: PretrainedConfig,
-        target: TargetEnds,
+        target: TargetEmbeddings,
         *,
         num_steps: int,
         embedding_first: bool = False,
@@ -81,7 +81,7 @@ class MtpHead(Head):
 
 
 class _Step(nn.Module):
-    """What one step has of its own."""
+    """The modules of one step."""
 
     def __init__(self, config: PretrainedConfig, attn_implementation: str) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """EAGLE-3's fusion as a matrix that the verifier can apply before it sends features: a third of the bytes per token.
 
-The digest lets both sides know that they mean the same matrix. It is of the numbers as they are stored, so it does not depend on
-what either side computes in.
+By the digest both sides know that they mean the same matrix. It is computed over the numbers as they are stored, so it does not depend on
+the dtype in which either side computes.
 """
 
 from __future__ import annotations
@@ -42,6 +42,6 @@ def projection_of(folder: Path) -> tuple[Tensor, str]:
 
 
 def projected(need: FeatureNeed, folder: Path) -> FeatureNeed:
-    """What the EAGLE-3 head in `folder` needs if the verifier applies its projection. Raises LoadError."""
+    """Make the need of the EAGLE-3 head in `folder` where the verifier applies its projection. Raises LoadError."""
     weight, digest = projection_of(folder)
     return replace(need, projection=digest, projected_size=len(weight))

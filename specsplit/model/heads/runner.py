@@ -1,4 +1,4 @@
-"""One step of a head over paged KV of its own."""
+"""Running of one step of a head, over a paged KV pool of its own."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.input_batch import InputBatch
 
 _HIDDEN: Final = "hidden"
-_LEFT: Final = "left"
+_STATES: Final = "states"
 
 
 class HeadRunner(ModelRunner):
     """Runs rows through one step's layer. Pages are of one token. Used by one thread at a time.
 
     A row's positions are those of its tokens less step + 1, which is what heads are trained with; its slots are of this runner's
-    pool and no other's. `logits_at` of rows is not looked at: ask the head for the logits of the hidden rows you want.
+    pool. `logits_at` of rows is ignored: the caller asks the head for the logits of the hidden states that it wants.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class HeadRunner(ModelRunner):
         self.head: Final = head
         self.step: Final = step
         self._states = self._empty(head.shape.state_width)
-        """What captured forwards read: [most tokens, state_width], if there are any."""
+        """The states [most tokens, state_width] that captured forwards read, if there are any."""
         self._into: Tensor | None = None
         """Where captured forwards store the states of their tokens; None: nowhere."""
 
@@ -62,7 +62,7 @@ class HeadRunner(ModelRunner):
         capturer: Capturer | None = None,
         attention: StaticAttention | None = None,
     ) -> None:
-        """Capture forwards that store states in `into`, as `capture_program` does, to be run from then on by whoever stores them there."""
+        """Capture forwards that store states in `into`, as `capture_program` does. Later forwards that store them there are replayed."""
         self._states = torch.zeros(
             buckets.most_tokens, self.head.shape.state_width, dtype=self.head.dtype, device=self.head.device
         )
@@ -77,7 +77,7 @@ class HeadRunner(ModelRunner):
         if len(states) <= len(self._states):
             self._states[: len(states)].copy_(states)
         results = self.graphs.run(rows)
-        return None if results is None else (results[_HIDDEN][: len(states)], results[_LEFT][: len(states)])
+        return None if results is None else (results[_HIDDEN][: len(states)], results[_STATES][: len(states)])
 
     @torch.inference_mode()
     def _eager(self, rows: Sequence[Row], states: Tensor, into: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -86,16 +86,16 @@ class HeadRunner(ModelRunner):
 
     def _captured(self, inputs: Inputs, forward_batch: ForwardBatch, layers: Collection[int]) -> Results:
         states = self._states[: len(inputs.tokens)]
-        hidden, left = self._compute(inputs, states, self._into, forward_batch)
-        return {_HIDDEN: hidden, _LEFT: left}
+        hidden, new_states = self._compute(inputs, states, self._into, forward_batch)
+        return {_HIDDEN: hidden, _STATES: new_states}
 
     def _compute(
         self, batch: InputBatch | Inputs, states: Tensor, into: Tensor | None, forward_batch: ForwardBatch
     ) -> tuple[Tensor, Tensor]:
-        hidden, left = self.head(self.step, batch.tokens, states, batch.positions, forward_batch=forward_batch)
+        hidden, new_states = self.head(self.step, batch.tokens, states, batch.positions, forward_batch=forward_batch)
         if into is not None:
-            into.index_copy_(0, batch.write_slots, left)
-        return hidden, left
+            into.index_copy_(0, batch.write_slots, new_states)
+        return hidden, new_states
 
     @torch.inference_mode()
     def forward_on_device(self, batch: DeviceBatch, states: Tensor, into: Tensor) -> Tensor:
@@ -104,8 +104,8 @@ class HeadRunner(ModelRunner):
         Stores KV, and states in `into` [num_slots, state_width].
         """
         planned = self.plan_on_device(batch)
-        hidden, left = self.head(self.step, batch.tokens, states, batch.positions, forward_batch=planned)
-        into.index_copy_(0, batch.write_slots, left)
+        hidden, new_states = self.head(self.step, batch.tokens, states, batch.positions, forward_batch=planned)
+        into.index_copy_(0, batch.write_slots, new_states)
         return hidden
 
     def _empty(self, width: int) -> Tensor:

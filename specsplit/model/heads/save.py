@@ -1,4 +1,4 @@
-"""A head into a folder, in a layout that other engines read too."""
+"""Saving of a head to a folder, in a layout that other engines read too."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from specsplit.model.heads.mtp import MtpHead
 
 
 def save_head(head: Head, folder: Path, *, dtype: torch.dtype | None = None) -> None:
-    """Write config.json and model.safetensors; what is the target's is left out. `load_head` reads them back.
+    """Write config.json and model.safetensors without the target's tensors. `load_head` reads them back.
 
-    dtype: what the numbers are rounded to; None leaves them as they are.
+    dtype: the dtype that the numbers are rounded to; None leaves them as they are.
 
-    EAGLE and EAGLE-3 as SpecForge writes them, MTP layers as MiMo or DeepSeek name them, whichever the head computes like. Raises
+    EAGLE and EAGLE-3 heads are written as SpecForge does, MTP layers as MiMo or DeepSeek does, whichever the head computes like. Raises
     ValueError for a head that computes like neither, or that reads hidden states which the layout cannot name.
     """
     layout = _layout(head)

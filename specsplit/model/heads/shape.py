@@ -1,4 +1,4 @@
-"""What one needs to know of a head to run it, without its numbers."""
+"""The shape of a head: all that an engine has to know to run it, but its weights."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class HeadShape:
 
     kind: DrafterKind
     need: FeatureNeed
-    """The hidden states of the target that a feature is made of."""
+    """The hidden states of the target that a feature consists of."""
     state_width: int
-    """Numbers in a state, and in a fused feature."""
+    """Width of a state, and of a fused feature."""
     num_steps: int
     recurrent: bool
     max_context: int
@@ -33,5 +33,5 @@ class HeadShape:
 
     @property
     def info(self) -> DrafterInfo:
-        """What the drafter says of itself."""
+        """The info of a drafter with this head."""
         return DrafterInfo(self.kind, self.model, self.vocabulary, self.max_context, self.need)

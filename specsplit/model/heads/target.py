@@ -1,4 +1,4 @@
-"""What a head borrows of its target: the embeddings, the LM head and a few facts."""
+"""The part of its target that a head shares: the embeddings, the LM head, and a few facts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _LM_HEADS: Final = ("lm_head.weight", "language_model.lm_head.weight", "embed_ou
 _SCALES: Final = ("embedding_multiplier", "logits_scaling", "logit_scale", "final_logit_softcapping")
 
 
-class TargetEnds(nn.Module):
-    """The two ends of the target, frozen: a head neither trains nor saves them.
+class TargetEmbeddings(nn.Module):
+    """The input and output embeddings of the target, frozen: a head neither trains nor saves them.
 
     embeddings [V, hidden_size]; lm_head [V, hidden_size], or None for a head with an LM head of its own.
     """
@@ -54,8 +54,8 @@ class TargetEnds(nn.Module):
     @classmethod
     def load(
         cls, folder: Path, *, lm_head: bool = True, dtype: torch.dtype = torch.float32, device: str = "cpu"
-    ) -> TargetEnds:
-        """From a target's folder; no other tensors are read. lm_head: whether to read that too; it may be the embeddings themselves.
+    ) -> TargetEmbeddings:
+        """Read them from a target's folder, and no other tensors. lm_head: whether to read that too; it may be the embeddings themselves.
 
         Raises LoadError if one is missing or misshapen, or the target does more with them than look up and multiply.
         """
@@ -63,15 +63,15 @@ class TargetEnds(nn.Module):
         config = architecture(read_json(folder / "config.json"))
         _require_unscaled(config)
         checkpoint = Checkpoint(folder)
-        ends = [_find(_EMBEDDINGS, checkpoint)]
+        names = [_find(_EMBEDDINGS, checkpoint)]
         if lm_head and not config.tie_word_embeddings:
-            ends.append(_find(_LM_HEADS, checkpoint))
+            names.append(_find(_LM_HEADS, checkpoint))
         shape = (vocabulary.size, config.hidden_size)
-        for name, found in checkpoint.shapes(ends).items():
+        for name, found in checkpoint.shapes(names).items():
             if found != shape:
                 raise LoadError(f"model folder {folder}: {name} is {list(found)}, expected {list(shape)}")
-        tensors = checkpoint.read(ends)
-        read = [tensors[name].to(torch.device(device), dtype) for name in ends]
+        tensors = checkpoint.read(names)
+        read = [tensors[name].to(torch.device(device), dtype) for name in names]
         return cls(
             read[0],
             read[-1] if lm_head else None,
@@ -81,9 +81,9 @@ class TargetEnds(nn.Module):
             max_context=config.max_position_embeddings,
         )
 
-    def with_embeddings(self, embeddings: Tensor) -> TargetEnds:
-        """Make ends with a head's own embeddings [V, any width] in place of the target's."""
-        return TargetEnds(
+    def with_embeddings(self, embeddings: Tensor) -> TargetEmbeddings:
+        """Make a copy with a head's own embeddings [V, any width] in place of the target's."""
+        return TargetEmbeddings(
             embeddings,
             None if self.lm_head is None else self.lm_head.weight,
             vocabulary=self.vocabulary,
@@ -109,7 +109,7 @@ class TargetEnds(nn.Module):
 
 
 def _linear(weight: Tensor) -> nn.Linear:
-    """The layer with this weight, which is frozen."""
+    """Make a frozen layer with this weight."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, requires_grad=False)
     return layer

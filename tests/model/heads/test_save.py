@@ -17,7 +17,7 @@ from specsplit.model.heads import (
     EagleHead,
     Head,
     MtpHead,
-    TargetEnds,
+    TargetEmbeddings,
     load_head,
     projected,
     projection_of,
@@ -42,9 +42,9 @@ def config(facts: dict[str, Any] = TARGET_FACTS) -> Any:
     return LlamaConfig.from_dict(facts)
 
 
-def heads(ends: TargetEnds) -> dict[str, Head]:
+def heads(ends: TargetEmbeddings) -> dict[str, Head]:
     reduced = Eagle3Head(config(), ends, layers=(1, 4, 7), draft_vocab_size=DRAFT_VOCAB, norm_before_residual=True)
-    reduced.propose(drafted_ids())
+    reduced.set_draft_tokens(drafted_ids())
     return {
         "eagle": EagleHead(config(), ends),
         "eagle3": reduced,
@@ -57,15 +57,15 @@ def heads(ends: TargetEnds) -> dict[str, Head]:
 
 
 @pytest.fixture(scope="module")
-def ends(target: Path) -> TargetEnds:
-    return TargetEnds.load(target)
+def ends(target: Path) -> TargetEmbeddings:
+    return TargetEmbeddings.load(target)
 
 
 @pytest.mark.parametrize(
     "name",
     ["eagle", "eagle3", "eagle3, whole vocabulary", "mimo", "deepseek", "recurrent", "recurrent, embedding first"],
 )
-def test_a_saved_head_comes_back(tmp_path: Path, target: Path, ends: TargetEnds, name: str) -> None:
+def test_a_saved_head_comes_back(tmp_path: Path, target: Path, ends: TargetEmbeddings, name: str) -> None:
     torch.manual_seed(5)
     head = heads(ends)[name]
     save_head(head, tmp_path)
@@ -76,7 +76,7 @@ def test_a_saved_head_comes_back(tmp_path: Path, target: Path, ends: TargetEnds,
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
-def test_what_is_saved_has_the_published_names(tmp_path: Path, ends: TargetEnds) -> None:
+def test_what_is_saved_has_the_published_names(tmp_path: Path, ends: TargetEmbeddings) -> None:
     expected = {"eagle": eagle(), "eagle3": eagle3()}
     for name, published in expected.items():
         save_head(heads(ends)[name], tmp_path / name)
@@ -86,7 +86,7 @@ def test_what_is_saved_has_the_published_names(tmp_path: Path, ends: TargetEnds)
     assert stored(tmp_path / "mimo").keys() == names
 
 
-def test_what_is_saved_can_be_rounded(tmp_path: Path, ends: TargetEnds) -> None:
+def test_what_is_saved_can_be_rounded(tmp_path: Path, ends: TargetEmbeddings) -> None:
     save_head(heads(ends)["eagle3"], tmp_path, dtype=torch.bfloat16)
     kinds = stored(tmp_path)
     assert kinds["fc.weight"] is torch.bfloat16 and kinds["d2t"] is torch.int64 and kinds["t2d"] is torch.bool
@@ -106,7 +106,7 @@ def test_experts_are_saved_one_by_one(tmp_path: Path) -> None:
     assert all(torch.equal(tensor, back.own_tensors()[name]) for name, tensor in head.own_tensors().items())
 
 
-def test_a_head_that_no_layout_can_say_is_refused(tmp_path: Path, ends: TargetEnds) -> None:
+def test_a_head_that_no_layout_can_say_is_refused(tmp_path: Path, ends: TargetEmbeddings) -> None:
     with pytest.raises(ValueError, match="DeepSeek"):
         save_head(MtpHead(config(), ends, num_steps=1, embedding_first=True), tmp_path)
     with pytest.raises(ValueError, match="cannot be saved"):
@@ -114,7 +114,7 @@ def test_a_head_that_no_layout_can_say_is_refused(tmp_path: Path, ends: TargetEn
 
 
 class TestProjection:
-    def test_it_is_fc_whatever_the_dtype(self, tmp_path: Path, target: Path, ends: TargetEnds) -> None:
+    def test_it_is_fc_whatever_the_dtype(self, tmp_path: Path, target: Path, ends: TargetEmbeddings) -> None:
         """Applied by the verifier or by the head, the states are the same."""
         save_head(heads(ends)["eagle3, whole vocabulary"], tmp_path)
         head = load_head(tmp_path, target, DrafterKind.EAGLE3)
@@ -123,7 +123,7 @@ class TestProjection:
         features = torch.randn(4, 3 * HIDDEN)
         assert_same_sums(head.fuse(features @ weight.T, projected=True), head.fuse(features))
 
-    def test_the_need_becomes_a_third(self, tmp_path: Path, ends: TargetEnds) -> None:
+    def test_the_need_becomes_a_third(self, tmp_path: Path, ends: TargetEmbeddings) -> None:
         head = heads(ends)["eagle3"]
         save_head(head, tmp_path)
         need = projected(head.shape.need, tmp_path)
@@ -131,12 +131,12 @@ class TestProjection:
         assert need.layout(HIDDEN, FeatureFormat.FLOAT32).width == HIDDEN
         assert head.shape.need.layout(HIDDEN, FeatureFormat.FLOAT32).width == 3 * HIDDEN
 
-    def test_another_matrix_has_another_digest(self, tmp_path: Path, ends: TargetEnds) -> None:
+    def test_another_matrix_has_another_digest(self, tmp_path: Path, ends: TargetEmbeddings) -> None:
         for name in ("a", "b"):
             save_head(heads(ends)["eagle3"], tmp_path / name)
         assert projection_of(tmp_path / "a")[1] != projection_of(tmp_path / "b")[1]
 
-    def test_other_kinds_have_none(self, tmp_path: Path, ends: TargetEnds) -> None:
+    def test_other_kinds_have_none(self, tmp_path: Path, ends: TargetEmbeddings) -> None:
         save_head(heads(ends)["eagle"], tmp_path)
         with pytest.raises(LoadError, match="holds EAGLE, which has no projection"):
             projection_of(tmp_path)

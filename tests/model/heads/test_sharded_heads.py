@@ -13,7 +13,7 @@ from transformers import MixtralConfig, PretrainedConfig, Qwen3MoeConfig
 
 from specsplit.errors import LoadError
 from specsplit.model import PageTable, Row
-from specsplit.model.heads import Head, HeadRunner, MtpHead, TargetEnds, load_head, save_head
+from specsplit.model.heads import Head, HeadRunner, MtpHead, TargetEmbeddings, load_head, save_head
 from specsplit.model.layers.sharded import ShardedMlp
 from specsplit.model.ranks.mesh import TorchMesh
 from specsplit.values import DrafterKind
@@ -32,7 +32,7 @@ _SHAPE = (
 def with_experts(config: PretrainedConfig, target: Path, folder: Path) -> Folder:
     """A multi-token prediction head of two layers with random weights."""
     torch.manual_seed(3)
-    head = MtpHead(config, TargetEnds.load(target), num_steps=2)
+    head = MtpHead(config, TargetEmbeddings.load(target), num_steps=2)
     for parameter in head.parameters():
         if parameter.requires_grad and parameter.ndim > 1:
             parameter.data.normal_(std=parameter.shape[-1] ** -0.5)

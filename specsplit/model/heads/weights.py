@@ -1,4 +1,4 @@
-"""The numbers of a head: from a checkpoint into a head of bare shapes, with an exact account of what does not fit."""
+"""Loading of a checkpoint's tensors into a head of bare shapes. A checkpoint that does not fit is refused with every wrong tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TABLES: Final = ("d2t", "t2d")
 _MOST_NAMED: Final = 40
 
 
-def fill(head: Head, checkpoint: Checkpoint, layout: Layout, dtype: torch.dtype) -> None:
+def load_weights(head: Head, checkpoint: Checkpoint, layout: Layout, dtype: torch.dtype) -> None:
     """Give `head`, built on the meta device, the checkpoint's tensors. Raises LoadError with every tensor that is wrong."""
     own = head.own_tensors()
     _require_tensors(own, checkpoint, layout)
@@ -27,7 +27,7 @@ def fill(head: Head, checkpoint: Checkpoint, layout: Layout, dtype: torch.dtype)
     }
     head.load_state_dict(weights, strict=False, assign=True)
     if isinstance(head, Eagle3Head) and "d2t" in own:
-        head.propose(_proposed(checkpoint, head.shape.vocabulary.size))
+        head.set_draft_tokens(_target_ids(checkpoint, head.shape.vocabulary.size))
 
 
 def _require_tensors(own: Mapping[str, Tensor], checkpoint: Checkpoint, layout: Layout) -> None:
@@ -65,8 +65,8 @@ def _read(name: str, shape: Tensor, checkpoint: Checkpoint, layout: Layout, dtyp
     return tensor
 
 
-def _proposed(checkpoint: Checkpoint, vocab_size: int) -> Tensor:
-    """[draft V] the target's ids of the head's tokens: d2t holds target id less draft id. t2d, if there, has to say the same."""
+def _target_ids(checkpoint: Checkpoint, vocab_size: int) -> Tensor:
+    """Read the target's ids of the head's tokens [draft V]. d2t holds target id less draft id; t2d, if there, has to say the same."""
     d2t = checkpoint.read(["d2t"])["d2t"].long()
     ids = d2t + torch.arange(len(d2t))
     if ids.min() < 0 or ids.max() >= vocab_size or len(ids.unique()) < len(ids):
