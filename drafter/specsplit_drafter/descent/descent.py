@@ -2,8 +2,8 @@
 
     choose the W best children, by score, of the nodes of each session  →  forward  →  rank their children  →  and again
 
-The slots of all levels are lent beforehand, so which slots a node may see depends on its level alone, and which of them it sees is a mask
-that grows with the levels. Shapes depend on no value, and no value is asked for, so that a descent can be captured as a graph.
+The slots of all levels are allocated beforehand, so which slots a node may see depends on its level alone, and which of them it sees is a
+mask that grows with the levels. Shapes depend on no value, and no value is asked for, so that a descent can be captured as a graph.
 
     B   sessions      N   nodes of a level, W of every level but the first      c   children of a node
     C   slots of the longest context      E   slots of the tree: those of the frontier's paths, then W for each level
@@ -37,7 +37,7 @@ Padding: TypeAlias = Callable[[int], int]
 
 
 def unpadded(length: int) -> int:
-    """The length itself: nothing is padded."""
+    """Return the length itself: nothing is padded."""
     return length
 
 
@@ -50,7 +50,7 @@ class DescentPart:
     positions: Ints
     """[n]"""
     slots: Slots
-    """[n] where the nodes have their KV and states."""
+    """[n] slots of the KV and the states of the nodes."""
     context: RowPages
     own: Slots
     """[E] slots of the nodes on the frontier's paths."""
@@ -63,7 +63,7 @@ class DescentPart:
     def of(
         cls, part: FrontierPart, scoring: Scoring, token_map: TokenMap, positions: Ints, depth: int, width: int
     ) -> DescentPart:
-        """Lend slots for `depth` levels of `width` nodes below a frontier whose nodes are at `positions`. Raises OutOfPages."""
+        """Allocate slots for `depth` levels of `width` nodes below a frontier whose nodes are at `positions`. Raises OutOfPages."""
         own, mask = token_map.visible_nodes(part.slots)
         return cls(
             session=part.session,
@@ -84,12 +84,12 @@ class DescentPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DescentInputs:
-    """What a descent reads, on the device."""
+    """The input of a descent, on the device."""
 
     rows: Tensor
-    """int64 [B, N] rows of what was ranked for the frontiers, which the nodes are."""
+    """int64 [B, N] rows of the nodes in the ranking of the frontiers."""
     scores: Tensor
-    """float64 [B, N] log-survivals; -inf: there is no such node."""
+    """float64 [B, N] log-survivals; -inf where there is no node."""
     distances: Tensor
     """int64 [B, N]"""
     positions: Tensor
@@ -99,9 +99,9 @@ class DescentInputs:
     sees: Tensor
     """bool [B, N, E]"""
     context: Tensor
-    """int64 [B, C] slots of the contexts; behind those of a shorter one its first."""
+    """int64 [B, C] slots of the contexts; a shorter one is padded with its first slot."""
     in_context: Tensor
-    """bool [B, 1, C] which of these are real."""
+    """bool [B, 1, C] False for padding."""
     own: Tensor
     """int64 [B, E]"""
     level_slots: Tensor
@@ -125,7 +125,7 @@ class DescentInputs:
         """Lay out the parts (at least one) of all sessions, and of each the rows [n] of its nodes. `padding` pads N, C and E."""
         scorings = [part.scoring for part in parts]
         context, in_context = _contexts([part.context for part in parts], tables, device, padding)
-        nowhere = [int(tables.slots[part.context.table, 0]) for part in parts]  # no other session's: that may hold NaN
+        nowhere = [int(tables.slots[part.context.table, 0]) for part in parts]  # slots of another session may hold NaN
         of_host = {
             "rows": _padded(rows, padding),
             "scores": _padded([scoring.scores for scoring in scorings], padding, [-np.inf] * len(parts)),
@@ -145,14 +145,14 @@ class DescentInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceLevel:
-    """One level of all sessions, on the device. The nodes of a session stand best first, those that are none behind."""
+    """One level of all sessions, on the device. The nodes of a session stand best first, padding last."""
 
     parents: Tensor
     """int64 [B, W] rows of the level above."""
     tokens: Tensor
     """int64 [B, W]"""
     scores: Tensor
-    """float64 [B, W] log-survivals; -inf: there is no such node."""
+    """float64 [B, W] log-survivals; -inf where there is no node."""
     children: Ranked
     """Children of the nodes of all sessions, end to end."""
 
@@ -206,7 +206,7 @@ class Descent:
         tokens, raw = (part.view(size, count, -1) for part in (children.tokens, children.raw))
         scores = nodes.scores.unsqueeze(2) + edges_of(raw, self._shifts(nodes.distances))
         impossible = (scores < inputs.floors) | (nodes.positions + 1 >= inputs.deepest).unsqueeze(2)
-        missing = max(0, width - count * tokens.shape[2])  # so many are no nodes in any case
+        missing = max(0, width - count * tokens.shape[2])  # so many are padding in any case
         possible = pad(scores.masked_fill(impossible, -torch.inf).flatten(1), (0, missing), value=-torch.inf)
         ranked, order = possible.sort(
             dim=1, descending=True, stable=True
@@ -234,7 +234,7 @@ class Descent:
 def _contexts(
     contexts: Sequence[RowPages], tables: PageTables, device: torch.device, padding: Padding
 ) -> tuple[Tensor, Tensor]:
-    """Look up the slots int64 [B, C] of contexts, and which of them are real [B, 1, C]: for a CPU in the host's tables."""
+    """Look up the slots int64 [B, C] of contexts, and which of them are no padding [B, 1, C]. A CPU reads the host's tables."""
     most = max(context.length for context in contexts)
     numbers = np.array([context.table for context in contexts])
     if device.type == "cpu":
@@ -248,7 +248,7 @@ def _contexts(
 
 
 def _padded(parts: Sequence[NDArray[Any]], padding: Padding, fill: Sequence[float] | None = None) -> NDArray[Any]:
-    """Stack arrays [n] of several lengths, the short ones filled up with what is given for each, or with their first again."""
+    """Stack arrays [n] of several lengths. Short ones are padded with the `fill` of each, or with their first number."""
     most = padding(max(map(len, parts)))
     if len(parts) == 1 and len(parts[0]) == most:
         return parts[0][None]
@@ -260,7 +260,7 @@ def _padded(parts: Sequence[NDArray[Any]], padding: Padding, fill: Sequence[floa
 
 
 def _masks(parts: Sequence[Mask], padding: Padding) -> Mask:
-    """Stack masks [n, E] of several shapes; who is nobody sees nothing, and what is nothing is seen by nobody."""
+    """Stack masks [n, E] of several shapes. Padding sees nothing, and no node sees it."""
     nodes, seen = (padding(int(most)) for most in np.max([part.shape for part in parts], axis=0))
     padded = np.zeros((len(parts), nodes, seen), dtype=np.bool_)
     for number, part in enumerate(parts):

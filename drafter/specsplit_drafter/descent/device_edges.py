@@ -1,4 +1,4 @@
-"""Edges on the device, as the host makes them of raw log-probabilities: calibrated (calibration.py), and rounded as they are sent."""
+"""Edges on the device, computed of raw log-probabilities as on the host: calibrated (calibration.py), and rounded as they are sent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from specsplit_drafter.drafts.calibration import LOGIT_LIMIT
 
 
 def edges_of(raw: Tensor, shifts: Tensor) -> Tensor:
-    """raw float64 [..., c], likeliest first, below nodes with calibrations `shifts` float64 [..., R, bins] -> edges float64 [..., c].
+    """Compute edges: raw float64 [..., c], likeliest first, below nodes with `shifts` float64 [..., R, bins] -> edges float64 [..., c].
 
-    What is no finite number becomes -inf. Rounding makes equals of what calibration has pooled, whatever the last digits are.
+    Numbers that are not finite become -inf. Rounding makes those equal that calibration has pooled, whatever their last digits are.
     """
     last = shifts.shape[-1] - 1
     ranks = torch.arange(raw.shape[-1], device=raw.device).clamp(max=shifts.shape[-2] - 1)

@@ -20,7 +20,7 @@ class Ranked:
     raw: Tensor
     """float64 [n, c] log-probabilities, descending."""
     finite: Tensor
-    """bool [n] whether the logits of a node were numbers at all."""
+    """bool [n] True if the logits of a node are finite."""
 
     @staticmethod
     def of(perturbed: Tensor, count: int) -> Ranked:
@@ -30,20 +30,20 @@ class Ranked:
         return Ranked(tokens, raw, has_pick(values[:, 0]))
 
     def at(self, rows: Tensor) -> Ranked:
-        """Take what is of rows int64 [m]."""
+        """Select rows int64 [m]."""
         return Ranked(*(part.index_select(0, rows) for part in (self.tokens, self.raw, self.finite)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceRanking:
-    """Ranks n nodes, whose sessions are known, but not where in the text they are: all the noise that they may need is there before."""
+    """Ranks n nodes of known sessions at positions that only the device knows: all the noise that they may need is computed beforehand."""
 
     rows: SamplingRows
     """[n]; none is penalised, and none has a top_p."""
     noise: Tensor
     """float32 [P, V] of all positions that the nodes of sampled sessions may have."""
     places: Tensor
-    """int64 [sampled rows] place in `noise`, less the position of the node."""
+    """int64 [sampled rows] added to the position of a node, these give its place in `noise`."""
     children: int
 
     def rank(self, logits: Tensor, positions: Tensor) -> Ranked:
@@ -58,7 +58,7 @@ class DeviceRanking:
         return Ranked.of(perturb(logits.float(), self.rows, range(len(logits)), noise=noise), self.children)
 
     def _sampled(self, values: Tensor) -> Tensor:
-        """Take from the values [n] of every node those of the sampled ones."""
+        """Select of the values [n] of all nodes those of sampled ones."""
         for which in (self.rows.changed_at, self.rows.sampled_at):
             values = values if which is None else values.index_select(0, which)
         return values

@@ -1,4 +1,4 @@
-"""What an expansion has found, on the host: the children of a frontier, and the levels below it, which come in one copy."""
+"""The result of an expansion, on the host: the children of a frontier, and the levels below it, which come in one copy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _DRAWN: Final = 6
 
 
 class ExpansionResult:
-    """One expansion of some sessions."""
+    """The result of one expansion of some sessions."""
 
     def __init__(self, frontier: Ranked, drawn: Sequence[DeviceLevel]) -> None:
-        """Copies all there is. Waits for the device."""
+        """Copy everything to the host, which waits for the device."""
         tensors = [frontier.tokens, frontier.raw, frontier.finite]
         for level in drawn:
             ranked = level.children
@@ -36,9 +36,9 @@ class ExpansionResult:
         self._levels = [arrays[start : start + _DRAWN] for start in range(_RANKED, len(arrays), _DRAWN)]
 
     def children(self, rows: Ints, positions: Ints, number: int | None) -> Children | SpecsplitError:
-        """Give the children of nodes [n] at these rows and positions, with what was drawn below them by the descent's session `number`.
+        """Look up the children of nodes [n] at these rows and positions, and the levels that were drawn below them.
 
-        None: nothing was. An error if the logits behind one of all these nodes are no numbers.
+        number: the session's place in the descent; None: it has no levels. Returns an error if logits behind any node are not finite.
         """
         broken = positions.compress(~self._finite.take(rows))
         levels: list[DrawnLevel] = []

@@ -1,4 +1,4 @@
-"""Which shapes of descents have a graph: a bounded number of them, and of those that have none as yet another."""
+"""A bounded cache of captured descents by shape, and of the shapes that may be captured next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_GRAPHS: Final = 64
 MOST_UNCAPTURED: Final = 256
 """Shapes without a graph that are remembered."""
 UNUSED_AFTER: Final = 4096
-"""Descents since its last one after which a graph may go for another: capturing takes as long as many of them."""
+"""Descents without use after which a graph may be evicted: capturing one takes as long as many descents."""
 
 G = TypeVar("G")
 
@@ -26,9 +26,9 @@ class _Entry(Generic[G]):
 
 
 class GraphCache(Generic[G]):
-    """Graphs by shape. A shape is due for one when it comes for the second time, if there is room.
+    """Graphs by shape. A shape is captured when it comes for the second time, if there is room.
 
-    A full table keeps what it has. Only a graph that was not used for long goes, and the next descent of the shape that asked is captured.
+    A full cache evicts only a graph that was not used for long. The next descent of the shape that was missing then is captured.
     """
 
     def __init__(
@@ -41,26 +41,26 @@ class GraphCache(Generic[G]):
         """The latest used last."""
         self._uncaptured: OrderedDict[Hashable, None] = OrderedDict()
         """Shapes without a graph, the latest to come last."""
-        self._asked = 0
+        self._num_lookups = 0
 
     def __len__(self) -> int:
         """Count the graphs."""
         return len(self._entries)
 
     def find(self, shape: Hashable) -> G | None:
-        """Give the graph for a descent, if there is one."""
-        self._asked += 1
+        """Look up the graph for a descent; None: there is none."""
+        self._num_lookups += 1
         entry = self._entries.get(shape)
         if entry is None:
             return None
-        entry.used = self._asked
+        entry.used = self._num_lookups
         self._entries.move_to_end(shape)
         return entry.graph
 
     def why_eager(self, shape: Hashable) -> Eager | None:
-        """Say why a shape without a graph gets none now; None: it is to be captured.
+        """Give the reason why a shape without a graph runs eagerly now; None: it is to be captured.
 
-        FIRST if its next descent is to be captured, and FULL if that is not to be expected: all this is learnt to cost what it costs.
+        FIRST if its next descent is to be captured, and FULL if that is not to be expected, so that costs are learnt from this one.
         """
         known, full = shape in self._uncaptured, len(self._entries) >= self._most_graphs
         if known and not full:
@@ -75,14 +75,14 @@ class GraphCache(Generic[G]):
         return Eager.FULL if full else Eager.FIRST
 
     def keep(self, shape: Hashable, graph: G) -> None:
-        """Take in the graph of a shape that was to be captured."""
+        """Add the graph of a shape that was to be captured."""
         self._uncaptured.pop(shape, None)
-        self._entries[shape] = _Entry(graph, self._asked)
+        self._entries[shape] = _Entry(graph, self._num_lookups)
 
     def _evict(self) -> bool:
-        """Give up the graph that was used least lately, if that was long ago; tell whether it was."""
+        """Evict the least recently used graph, if its last use was long ago; return whether it was."""
         shape, entry = next(iter(self._entries.items()))
-        if self._asked - entry.used < self._unused_after:
+        if self._num_lookups - entry.used < self._unused_after:
             return False
         del self._entries[shape]
         return True

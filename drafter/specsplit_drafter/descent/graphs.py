@@ -29,7 +29,7 @@ _LEAST: Final = 16
 
 
 def padded_length(length: int) -> int:
-    """Pad a length to a power of two, 16 at least; 0 and 1 are as they are."""
+    """Pad a length to a power of two, 16 at least; 0 and 1 stay."""
     return length if length < 2 else max(_LEAST, 1 << (length - 1).bit_length())
 
 
@@ -43,7 +43,7 @@ class _Graph:
 
 
 class DescentGraphs:
-    """Draws descents of one model, by graphs where it has them. Used by one thread at a time, that of the model."""
+    """Draws descents of one model, with captured graphs where there are any. Used by one thread at a time, that of the model."""
 
     def __init__(self, model: DraftModel, capturer: Capturer) -> None:
         self._model = model
@@ -55,12 +55,12 @@ class DescentGraphs:
 
     @property
     def statistics(self) -> GraphStatistics:
-        """What has become of descents so far. Any thread may ask."""
+        """How many descents were replayed or run eagerly, and why. Any thread may ask."""
         return GraphStatistics(len(self._graphs), self._capturer.nbytes, self._replayed, dict(self._eager))
 
     @torch.inference_mode()
     def draw(self, descent: Descent) -> list[DeviceLevel]:
-        """Draw all levels. What is drawn is to be read before the next call."""
+        """Draw all levels. The result is to be read before the next call."""
         descent = replace(descent, ranking=_padded(descent.ranking))
         graph = Eager.BIAS if descent.ranking.rows.bias is not None else self._graph(descent)
         if isinstance(graph, Eager):
@@ -72,7 +72,7 @@ class DescentGraphs:
         return graph.drawn
 
     def _graph(self, descent: Descent) -> _Graph | Eager:
-        """Find or capture the graph of a descent; or say why it has none."""
+        """Find or capture the graph of a descent; or return why it has none."""
         shape = shape_of(descent)
         graph = self._graphs.find(shape)
         if graph is not None:
@@ -142,7 +142,7 @@ def tensors_of(value: object) -> Iterator[Tensor]:
 
 
 def shape_of(value: object) -> Hashable:
-    """Describe what two such values must have in common for one to be written over the other: all but the numbers in tensors and lists."""
+    """Describe all of such a value but the numbers in its tensors and lists: one can be copied into another of the same shape."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype
     if is_dataclass(value):
@@ -160,6 +160,6 @@ def copy_of(value: Any) -> Any:
 
 
 def copy_into(value: object, into: object) -> None:
-    """Write a value over the tensors of one of the same shape, without waiting for the device."""
+    """Copy a value into the tensors of one of the same shape, without waiting for the device."""
     for target, source in zip(tensors_of(into), tensors_of(value), strict=True):
         target.copy_(source, non_blocking=True)

@@ -1,4 +1,4 @@
-"""From logits to candidate children, by the rules that the target picks by: the same for every kind with a model."""
+"""Ranking of candidate children by their logits, under the rules by which the target picks. Every kind with a model ranks so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specsplit_drafter.descent.device_ranking import DeviceRanking, Ranked
 from specsplit_drafter.drafts.proposer import SessionKey
 
 NOISE_BYTES: Final = 64 * 2**20
-"""Rows of noise kept: nodes of one depth share theirs, from one expansion to the next."""
+"""Bytes of noise that are kept: nodes of one depth share theirs, from one expansion to the next."""
 
 
 class Ranking:
@@ -32,12 +32,12 @@ class Ranking:
         self._noise = NoiseCache(NOISE_BYTES)
         self._samplings: dict[SessionKey, Sampling] = {}
         self._counts: dict[SessionKey, TokenCounts] = {}
-        """What is committed of sessions that are penalised."""
+        """Counts of the committed tokens of penalised sessions."""
         self._batch: tuple[SamplingBatch, dict[SessionKey, int]] | None = None
-        """The batch of all sessions, and the place of each; None: sessions have come or gone."""
+        """The batch of all sessions, and the place of each; None: sessions have come or gone since it was made."""
 
     def open(self, session: SessionKey, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0) -> None:
-        """Begin a session on committed tokens; so many of them, from the front, were not generated (0: all of them)."""
+        """Begin a session on committed tokens, of which `prompt_tokens`, from the front, are the prompt's (0: all of them)."""
         self._batch = None
         self._samplings[session] = sampling
         if sampling.penalised:
@@ -45,11 +45,11 @@ class Ranking:
             self._counts[session].add(tokens)
 
     def penalises(self, session: SessionKey) -> bool:
-        """True if what comes behind a node depends on the path to it."""
+        """Tell whether penalties make the ranking behind a node depend on the path to it."""
         return session in self._counts
 
     def needs_host(self, session: SessionKey) -> bool:
-        """True if ranking has to look at what the device has computed: penalties count on paths, and top_p seeks a mass."""
+        """Tell whether ranking needs numbers from the device on the host: penalties count tokens of paths, and top_p sums probabilities."""
         sampling = self._samplings[session]
         return sampling.penalised or (not sampling.greedy and sampling.top_p < 1)
 
@@ -80,7 +80,7 @@ class Ranking:
         return Ranked.of(perturbed, self.children)
 
     def on_device(self, sessions: Sequence[SessionKey], width: int, spans: Sequence[range]) -> DeviceRanking:
-        """Prepare to rank `width` nodes of each of these sessions, none of which `needs_host`, at any positions in `spans` [B]."""
+        """Prepare the ranking of `width` nodes of each of these sessions, none of which `needs_host`, at any positions in `spans` [B]."""
         samplings = [self._samplings[session] for session in sessions]
         rows = SamplingBatch(samplings, self._vocab_size, self._device).rows(
             np.arange(len(sessions)).repeat(width).tolist()
@@ -101,7 +101,7 @@ class Ranking:
 
 
 def _places(samplings: Sequence[Sampling], spans: Sequence[range]) -> list[int]:
-    """What added to a position of each session's span gives its place among those of all sampled sessions."""
+    """Compute for each session the number that, added to a position in its span, gives the position's place among those of all sessions."""
     sizes = [0 if sampling.greedy else len(span) for sampling, span in zip(samplings, spans, strict=True)]
     return [
         start - span.start for start, span in zip(accumulate(sizes, initial=0), spans, strict=False)
@@ -109,7 +109,7 @@ def _places(samplings: Sequence[Sampling], spans: Sequence[range]) -> list[int]:
 
 
 def not_finite(position: int) -> SpecsplitError:
-    """Make what a session is told whose logits behind `position` cannot be ranked."""
+    """Make the error of a session whose logits behind `position` are not finite."""
     return SpecsplitError(
         f"the drafter's logits behind position {position} are NaN or infinite: it cannot draft for this text"
     )

@@ -36,14 +36,14 @@ KEEP = 0.9995
 _PARTS = slice(0, 1), slice(1, None)
 """Candidates of a node, likeliest first, that are calibrated apart: the first choice, and all others."""
 DISTANCES = 4
-"""Distances that are told apart for a kind whose nodes are the better, the nearer they are to a true feature."""
+"""Distances with a calibration of their own, for a kind whose nodes are the better, the nearer they are to a true feature."""
 
 
 class Calibration:
     """Reliability of the nodes of one kind."""
 
     def __init__(self, *, wider: Calibration | None = None) -> None:
-        """wider: what is believed of a bin in which little was seen; by default that a raw probability is right."""
+        """wider: the prior of a bin with few observations; None: that raw probabilities are right."""
         self._centres: FloatArray = np.linspace(-LOGIT_LIMIT, LOGIT_LIMIT, NUM_BINS)
         self._step = float(self._centres[1] - self._centres[0])
         self._seen: FloatArray = np.zeros(NUM_BINS)
@@ -55,7 +55,7 @@ class Calibration:
 
     @property
     def shifts(self) -> FloatArray:
-        """What is added to a logit at the centre of every bin [num_bins]."""
+        """The numbers that are added to a logit at the centre of every bin [num_bins]."""
         self._fit()
         return self._shift
 
@@ -99,13 +99,13 @@ class RankedCalibration:
     """Reliability of the children of a node, by their rank."""
 
     def __init__(self, *, wider: RankedCalibration | None = None) -> None:
-        """wider: what is believed where little was seen, as a Calibration has it."""
+        """wider: the prior where there are few observations, as a Calibration has it."""
         believed = [None] * len(_PARTS) if wider is None else wider.by_rank
         self.by_rank = [Calibration(wider=each) for each in believed]
 
     @property
     def shifts(self) -> FloatArray:
-        """What every rank adds to a logit at the centre of every bin [R, num_bins]."""
+        """The numbers that are added to a logit at the centre of every bin, by rank [R, num_bins]."""
         return np.stack([calibration.shifts for calibration in self.by_rank])
 
     def observe(self, raw: FloatArray, picked: int | None) -> None:
@@ -120,13 +120,13 @@ class DistanceCalibration:
     """Reliability of one kind of session (greedy, or sampled), by distance."""
 
     def __init__(self, distances: int = 1) -> None:
-        """distances: how many are told apart; the last is `so far and farther`."""
+        """distances: how many have a calibration of their own; the last is of all that are as far or farther."""
         self._overall = RankedCalibration()
         self.by_distance = (
             [self._overall] if distances == 1 else [RankedCalibration(wider=self._overall) for _ in range(distances)]
         )
         self._shifts: FloatArray | None = None
-        """None: something was observed since they were asked for."""
+        """None: something was observed since the shifts were last computed."""
 
     def log_probabilities(self, raw: FloatArray, distances: Ints) -> FloatArray:
         """Calibrate raw log-probabilities [n, c] of the children of nodes at these distances [n].
@@ -146,7 +146,7 @@ class DistanceCalibration:
 
     @property
     def shifts(self) -> FloatArray:
-        """What every distance, and rank, adds to a logit at the centre of every bin [D, R, num_bins]."""
+        """The numbers that are added to a logit at the centre of every bin, by distance and rank [D, R, num_bins]."""
         if self._shifts is None:
             self._shifts = np.stack([calibration.shifts for calibration in self.by_distance])
         return self._shifts

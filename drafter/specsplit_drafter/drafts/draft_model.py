@@ -1,4 +1,4 @@
-"""What a proposer asks of a model that drafts, and what it hands it for one forward.
+"""The interface of a model that drafts, and the input of one of its forwards.
 
 A model has one step or several, each with a KV pool of its own. A causal language model is the plain case: one step, which reads tokens.
 A head's steps read features of the committed tokens too, and states (see heads.py).
@@ -27,19 +27,19 @@ _NONE: Final[Ints] = np.empty(0, dtype=np.int64)
 
 @dataclass(slots=True)
 class ExpansionInput:
-    """What one expansion asks of one step, for one session or for some. Rows fed with features come before those that draw on states."""
+    """The input of one step in one expansion, of one session or of some. Rows that read features come before those that read states."""
 
     rows: list[Row] = field(default_factory=list[Row])
     features: list[Tensor] = field(default_factory=list[Tensor])
     """Features [n, width] for the first rows."""
     sources: list[Slots] = field(default_factory=list[Slots])
-    """Slots [n] whose states the other rows read."""
+    """Slots [n] of the states that the other rows read."""
     wanted: list[int] = field(default_factory=list[int])
-    """Numbers, counted over the whole frontier, of the nodes that the rows ask logits for, in the same order."""
+    """The nodes that the rows ask logits for, in the same order, by their numbers in the whole frontier."""
 
     @staticmethod
     def joined(parts: Sequence[ExpansionInput]) -> ExpansionInput:
-        """Make one input of several sessions' parts, in order, but for rows that are fed: those come first."""
+        """Make one input of several sessions' parts, in order, but rows that read features come first."""
         whole = ExpansionInput()
         fed, others = zip(*(part.split() for part in parts), strict=True)
         for part in (*fed, *others):
@@ -50,7 +50,7 @@ class ExpansionInput:
         return whole
 
     def split(self) -> tuple[ExpansionInput, ExpansionInput]:
-        """Split off the row that is fed, if there is one, of one session's part."""
+        """Split one session's part into the row that reads features, if there is one, and the others."""
         if not self.features:
             return ExpansionInput(), self
         asked = len(self.rows[0].logits_at)
@@ -79,11 +79,11 @@ class ExpansionInput:
 
 
 class DraftModel(Protocol):
-    """A model that a ModelProposer can draft with. The KV pools have pages of one slot, and are nobody else's."""
+    """A model that a ModelProposer can draft with. It alone uses its KV pools, whose pages are of one slot."""
 
     @property
     def info(self) -> DrafterInfo:
-        """What the drafter says of itself."""
+        """The info of a drafter with this model."""
         ...
 
     @property
@@ -93,22 +93,22 @@ class DraftModel(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the logits are."""
+        """The device that logits are on."""
         ...
 
     @property
     def pools(self) -> Sequence[PagePool]:
-        """Who owns the KV slots, by step."""
+        """The pools of KV slots, by step."""
         ...
 
     @property
     def blocks(self) -> Sequence[ShardedBlocks]:
-        """By step, what ranks of a group share of it; never asked for where there is no group."""
+        """The parts that ranks of a group share, by step; not asked for where there is no group."""
         ...
 
     @property
     def graph_statistics(self) -> GraphStatistics:
-        """What has become of the forwards of all steps. Any thread may ask."""
+        """How many forwards of all steps were replayed or run eagerly, and why. Any thread may ask."""
         ...
 
     @property
@@ -118,7 +118,7 @@ class DraftModel(Protocol):
 
     @property
     def feature_dtype(self) -> torch.dtype | None:
-        """What features are kept in until they are read; None for a model that reads none."""
+        """The dtype of features until they are read; None for a model that reads none."""
         ...
 
     def run(self, step: int, work: ExpansionInput) -> Tensor:

@@ -13,11 +13,11 @@ from specsplit.model.tensors.feature_codec import decode, saturated
 
 
 class FeatureBuffer:
-    """On the host, in `dtype`: one copy to the device serves all sessions of a forward. Bounded by the verifier's window."""
+    """Features on the host, in `dtype`: one copy to the device serves all sessions of a forward. The verifier's window bounds it."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.arrived = 0
-        """Position behind the last one that has arrived; they come in order and without a gap, from 0."""
+        """Position behind the last feature that has arrived; they come in order and without a gap, from 0."""
         self._dtype = dtype
         self._unread: deque[Tensor] = deque()
         """Rows [n, width] of each event, in order."""

@@ -1,6 +1,6 @@
-"""Turns of a drafter group: an expansion of one rank is an expansion of all.
+"""The forwards of a group of drafters: in a turn all ranks run the same steps of their model.
 
-    tell the rows of every step  →  for each step in which a rank has rows, in order: a forward on all ranks
+    exchange the rows of every step  →  for each step in which a rank has rows, in order: a forward on all ranks
 
 A rank that has nothing to expand takes part without rows. One whose model has failed does the same in the steps that are left.
 """
@@ -30,9 +30,9 @@ class GroupForwards:
         self._records: list[RankTurn] = []
 
     def run(self, work: Sequence[ExpansionInput], sessions: int) -> list[Tensor]:
-        """Run the forwards of an expansion, by step -> logits of every step in which this rank, with so many sessions, has rows.
+        """Run the forwards of an expansion, whose input is given by step -> the logits of every step in which this rank has rows.
 
-        Raises RankLost, and what a forward of this rank raises, once the turn is over.
+        sessions: how many this rank has. Raises RankLost, and once the turn is over what a forward of this rank has raised.
         """
         rows = tuple(part.num_tokens for part in work)
         self._lockstep.turn(Proposal(unfinished=sessions, steps=rows), sum(rows), 0)
@@ -48,7 +48,7 @@ class GroupForwards:
         return 0.0 if self._agreed.runs else self._agreed.rest_s
 
     def take_turns(self) -> tuple[RankTurn, ...]:
-        """Take the turns with a forward that were over since the last call."""
+        """Take the records of the turns with a forward since the last call."""
         records, self._records = self._records, []
         return tuple(records)
 

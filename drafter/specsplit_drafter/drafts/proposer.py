@@ -1,15 +1,15 @@
-"""What any kind of drafter must be able to do.
+"""The interface of every kind of drafter.
 
-A proposer knows tokens, not scores: which node is worth expanding and which child is worth pushing is `growth`'s affair. It sees a
+A proposer knows tokens, not scores: `growth` decides which node is worth expanding and which child is worth sending. It sees a
 session as a committed sequence whose last token is the root, and the session's tree below it, to which it may attach columns. A node is
 expanded in a later expansion than its parent, and at most once, or with a kind that redraws at most once after every commit. A root stands
 in a frontier alone, or with a kind that shares it, with nodes whose parents are not the root.
 
-A kind may *descend*: expand the best children of a frontier in the same go, and theirs, several levels deep. It is told how to score them
-(`Scoring`), and gives back what it has drawn. Which of that become nodes is growth's affair again: it says so with `assign_levels`.
+A kind may *descend*: expand the best children of a frontier in the same expansion, and theirs, several levels deep. It scores them by a
+`Scoring`, and returns all levels. `growth` decides which of these become nodes, and names them with `assign_levels`.
 
 A kind that drafts with a head also reads *features* of the committed tokens. They come when the verifier has them, so a session may
-be stalled: nothing can be done for it before more arrive. Every other kind takes what `ProposerDefaults` says.
+be stalled: nothing can be done for it before more arrive. Every other kind inherits `ProposerDefaults`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # it takes torch, which not every kind needs
 
 UNBOUNDED: Final = 1 << 30
 SessionKey: TypeAlias = tuple[int, int]
-"""Number of the stream on this drafter, session id on that stream: verifiers choose session ids without knowing of one another."""
+"""(number of the stream on this drafter, session id on that stream): verifiers choose session ids without knowing of one another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class Scoring:
     scores: Scores
     """[n] log-survivals of the nodes."""
     distances: Ints
-    """[n] by which they are calibrated; that of a child is one more."""
+    """[n] distances by which the nodes are calibrated; a child's is one more."""
     shifts: Scores
-    """[D, R, 24] calibration by distance and rank, the last of each for all that are farther (calibration.py)."""
+    """[D, R, 24] calibration by distance and rank; the last distance is of all that are farther, too (calibration.py)."""
     floor: float
-    """Log-survival below which a child is not worth it."""
+    """Log-survival below which a child is not worth expanding."""
     deepest: int
     """Position from which on nothing may be expanded."""
     width: int
@@ -61,7 +61,7 @@ class FrontierPart:
     slots: Ints
     """[n] in the session's tree."""
     scoring: Scoring | None = None
-    """None: nothing is to be expanded below them in the same go."""
+    """None: nothing is to be expanded below them in the same expansion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ class Children:
     log_probabilities: Scores
     """[n, c], raw (not calibrated), descending; -inf where there is no candidate."""
     levels: Sequence[DrawnLevel] = ()
-    """What was drawn below these nodes in the same go, level by level."""
+    """The levels that were drawn below these nodes in the same expansion."""
 
     def at(self, rows: Ints) -> Children:
-        """Take the children of some of the nodes [m], and nothing of what was drawn below them."""
+        """Select the children of some of the nodes [m], without the levels below them."""
         return Children(self.tokens.take(rows, axis=0), self.log_probabilities.take(rows, axis=0))
 
     @staticmethod
     def of(rows: Sequence[Sequence[tuple[int, float]]]) -> Children:
-        """Put rows of (token, log-probability), likeliest first, together; they need not be equally long."""
+        """Make columns of rows of (token, log-probability), likeliest first, which need not be equally long."""
         width = max(map(len, rows), default=0)
         padded = [[*row, *[(-1, -math.inf)] * (width - len(row))] for row in rows]
         found = np.array(padded, dtype=np.float64).reshape(len(rows), width, 2)
@@ -100,12 +100,12 @@ class DrawnLevel:
 
 
 ExpansionOutcome: TypeAlias = Children | SpecsplitError | None
-"""What became of a session's frontier in an expansion. None: not yet; an error: the session must be closed."""
+"""The outcome of an expansion for one session: children, None for not yet, or an error, after which the session must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedCommit:
-    """What a commit means to a proposer. The session's tree is rerooted already."""
+    """A commit as a proposer sees it, when the session's tree is rerooted."""
 
     tokens: Sequence[int]
     """The committed tokens, the bonus (the new root) last."""
@@ -122,7 +122,7 @@ class AppliedCommit:
 
 @dataclass(frozen=True)
 class ProposerPages:
-    """How full the KV pool is; zeros for a kind that keeps none."""
+    """How full the KV pool is; zeros for a kind that has none."""
 
     used: int
     total: int
@@ -133,12 +133,12 @@ class Proposer(Protocol):
 
     @property
     def info(self) -> DrafterInfo:
-        """What it says of itself to verifiers."""
+        """The info that verifiers get."""
         ...
 
     @property
     def group(self) -> GroupForwards | None:
-        """How it expands together with the other ranks of its group; None: it is alone."""
+        """The forwards that it runs together with the other ranks of its group; None: it is alone."""
         ...
 
     @property
@@ -148,7 +148,7 @@ class Proposer(Protocol):
 
     @property
     def graphs(self) -> GraphStatistics:
-        """What has become of its model's forwards. Any thread may ask."""
+        """How many of its model's forwards were replayed or run eagerly, and why. Any thread may ask."""
         ...
 
     @property
@@ -158,12 +158,12 @@ class Proposer(Protocol):
 
     @property
     def max_depth(self) -> int:
-        """Only nodes less deep than this below the root can be expanded; at least 1."""
+        """Depth below the root from which on no node can be expanded; at least 1."""
         ...
 
     @property
     def redraws(self) -> bool:
-        """True if nodes are to be expanded again after a commit, each one after its parent: their children are better for it."""
+        """True if nodes are to be expanded again after a commit, each one after its parent, which makes their children better."""
         ...
 
     @property
@@ -181,7 +181,7 @@ class Proposer(Protocol):
     ) -> None:
         """Begin a session on committed tokens, the root last. Raises Exhausted if its context does not fit now.
 
-        `prompt_tokens`: so many of them, from the front, were not generated; 0: all of them.
+        `prompt_tokens`: how many of them, from the front, are the prompt's; 0: all of them.
         """
         ...
 
@@ -196,19 +196,20 @@ class Proposer(Protocol):
         call in whose frontier they stand, and so on: `levels` in all, or fewer where there is no room or the kind does not go so deep.
         `assign_levels` must follow then.
 
-        None means not yet: the session's context is still being read, a part with each call; only a frontier with a root can get it.
-        Ask again.
-        An error ends that session and no other; what is raised is the proposer's own end.
+        None means not yet: the session's context is still being read, a part with each call, and the caller asks again. Only a frontier
+        with a root can get it. An error ends that session and no other; an exception ends the proposer.
         """
         ...
 
     def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
-        """Take in what became of every level that was drawn below a frontier: the slots of its nodes in the tree [n], -1 for those that
-        are none, or were not to be expanded. What was kept for these is freed."""
+        """Assign KV to the nodes of the levels that were drawn below a frontier, and free the rest.
+
+        `slots`: by level the slots of its nodes in the tree [n]; -1 for those that became no nodes, or were not to be expanded.
+        """
         ...
 
     def close(self, session: SessionKey) -> None:
-        """Forget a session and free what it held. An unknown one is a KeyError."""
+        """Forget a session and free what it held. Raises KeyError for an unknown one."""
         ...
 
     def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
@@ -229,7 +230,7 @@ class Proposer(Protocol):
 
 
 class ProposerDefaults:
-    """What kinds that read no features, and have no model that descends or that ranks could share, have to say of these."""
+    """The answers of a kind that reads no features, and has no model that descends or that ranks could share."""
 
     group: None = None
     max_levels: int = 1
@@ -247,8 +248,8 @@ class ProposerDefaults:
         return False
 
     def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
-        """Do nothing: nothing is drawn below a frontier."""
+        """Do nothing: no levels are drawn below a frontier."""
 
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:
-        """Tell of nothing: no features are read."""
+        """Return nothing: no features are read."""
         return ()

@@ -1,4 +1,4 @@
-"""What the engine's thread tells the edge of its work, for metrics and spans. Times are seconds of the engine's clock."""
+"""Records of the engine thread's work, for metrics and spans. Times are seconds of the engine's clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specsplit_drafter.drafts.proposer import FrontierPart, SessionKey
 
 @dataclass(slots=True)
 class ExpansionShare:
-    """One traced session's part in an expansion. Nobody changes it once it is told."""
+    """One traced session's part in an expansion. It does not change once it is delivered."""
 
     session: SessionKey
     parent: TraceContext
@@ -36,7 +36,7 @@ class Expansion:
     frontier: Sequence[FrontierPart]
     """Nodes that were to be expanded, by session."""
     shares: tuple[ExpansionShare, ...]
-    """Shares of the sessions that are traced in so much detail, and only where something was done."""
+    """Shares of the sessions that are traced at that level, as far as anything was read or expanded."""
 
     @property
     def num_sessions(self) -> int:
@@ -51,7 +51,7 @@ class Expansion:
 
 @dataclass(slots=True)
 class CommitRound:
-    """A commit round of one traced session: from its open, or a commit, to the next commit or its end. It is told once it is over."""
+    """A commit round of one traced session: from its open, or a commit, to the next commit or its end. It is delivered once it is over."""
 
     session: SessionKey
     parent: TraceContext
@@ -65,14 +65,14 @@ class CommitRound:
     grown: int = 0
     """Nodes sent to the verifier."""
     rested: bool = False
-    """The verifier was last told that nothing more will come."""
+    """True if the last grow said that nothing more will come."""
     error: str | None = None
-    """What ended the session; None if its verifier did."""
+    """The error that ended the session; None if its verifier closed it, or it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankTurn:
-    """A turn of a rank group that was over, in which any rank had something to expand."""
+    """A turn of a rank group in which some rank had something to expand."""
 
     costs: TurnCosts
     idle: bool
@@ -81,7 +81,7 @@ class RankTurn:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """One cycle of the engine in which there was anything to tell. The rounds were over before the expansion began."""
+    """One cycle of the engine that has anything to record. The rounds ended before the expansion began."""
 
     expansion: Expansion | None
     rounds: tuple[CommitRound, ...]

@@ -1,4 +1,4 @@
-"""Where one session's rows lie in one KV pool: its own map of tokens to slots of the pool.
+"""The map of one session's tokens to slots of one KV pool.
 
 Every token of a session has a slot of its own (pages of one), so that a tree costs no copying: an expanded node keeps its slot for
 life; if it is accepted, the slot is appended to the context's table, and if it dies, the slot goes back to the pool.
@@ -34,8 +34,8 @@ _NO_NODES: Final[Ints] = np.empty(0, dtype=np.int64)
 class TokenMap:
     """One session in one pool, whose pages must be of one slot. Nodes are named by their places in the session's tree.
 
-    first: position of the token that row 0 is of; tokens before it have no row here. exact: the row of an accepted node is what its row
-    as a committed token would be, and need not be computed again.
+    first: position of the token of row 0; tokens before it have no row here. exact: the row of an accepted node equals its row as a
+    committed token, so that it need not be computed again.
     """
 
     def __init__(self, pool: PagePool, tree: TokenTree, first: int = 0, exact: bool = True) -> None:
@@ -45,7 +45,7 @@ class TokenMap:
         self.uncomputed: Ints = _NO_NODES
         """Nodes with a slot, but no KV yet."""
         self._provisional: Slots = _NO_NODES
-        """Slots of what is drawn below a frontier, until it is known which of it are nodes."""
+        """Slots of the levels that are drawn below a frontier, until `assign_levels`."""
         self._pool = pool
         self._tree = tree
         self._exact = exact
@@ -82,7 +82,7 @@ class TokenMap:
         self.uncomputed = alive.compress(alive > ROOT)
 
     def context_row(self, tokens: Sequence[int], stop: int, logits_at: Sequence[int] = ()) -> Row:
-        """Make the row of the pending tokens before position `stop`, which count as computed then; `tokens` are all committed ones."""
+        """Make the row of the pending tokens before position `stop`, which count as computed then. `tokens`: all committed ones."""
         done = stop - self.first
         row = Row.chunk(tokens[self.first + self.computed : stop], self._table.upto(done), logits_at)
         self.computed = done
@@ -110,18 +110,18 @@ class TokenMap:
         )
 
     def allocate_levels(self, levels: int, width: int) -> Slots:
-        """Take slots [levels, width] for what is drawn below a frontier, until `assign_levels`. Raises OutOfPages."""
+        """Take slots [levels, width] for the levels below a frontier, until `assign_levels`. Raises OutOfPages."""
         self._free_provisional(_NO_NODES)
         self._provisional = self._pool.allocate(levels * width).reshape(levels, width)
         return self._provisional
 
     def assign_levels(self, levels: Sequence[Ints]) -> None:
-        """Leave the slots of every lent level to these nodes [n], the first of it, whose KV stands there; to -1 none. All others are freed.
+        """Assign the slots of every level that was allocated to its nodes [n], whose KV they hold; -1: to none. All others are freed.
 
-        What a node had before is freed too.
+        The slots that these nodes had before are freed too.
         """
         nodes = np.full(self._provisional.shape, -1, dtype=np.int64)
-        for row, slots in zip(nodes, levels, strict=False):  # no node stands in levels that are not told of
+        for row, slots in zip(nodes, levels, strict=False):  # levels without any node are left out
             row[: len(slots)] = slots
         taken = nodes >= 0
         before = self._slots.data.take(nodes[taken])
@@ -130,12 +130,12 @@ class TokenMap:
         self._free_provisional(before.compress(before != _NO_SLOT))
 
     def _free_provisional(self, more: Slots) -> None:
-        """Free what is lent, and more."""
+        """Free the slots of levels that are assigned to no node, and `more`."""
         self._pool.release(np.concatenate((self._provisional.reshape(-1), more)))
         self._provisional = _NO_NODES
 
     def visible_nodes(self, nodes: Ints) -> tuple[Slots, Mask]:
-        """Look up the slots [E] of the nodes on the paths of these, the root not counted, and which of them each one sees [n, E]."""
+        """Look up the slots [E] of the nodes on the paths to these nodes, the root not counted; and which of them each node sees [n, E]."""
         below = (nodes != ROOT).nonzero()[0]
         if not len(below):
             return _NO_NODES, np.zeros((len(nodes), 0), dtype=np.bool_)
@@ -165,7 +165,7 @@ class TokenMap:
         return self.slots_of(self._tree.parents.take(nodes))
 
     def _paths(self, nodes: Ints) -> tuple[Ints, Mask]:
-        """List the nodes [E] on the paths of these that have a row here, these last, and tell which of them each one sees [n, E]."""
+        """List the nodes [E] with a row here on the paths to these nodes, these last; and which of them each node sees [n, E]."""
         paths = [self._tree.path(node) for node in nodes.tolist()]
         whose = np.arange(len(paths)).repeat([len(path) for path in paths])
         above = np.fromiter(chain.from_iterable(paths), np.int64, len(whose))

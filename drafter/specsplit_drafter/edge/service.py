@@ -44,7 +44,7 @@ def main(settings: DrafterSettings) -> int:
 
 
 def service_of(settings: DrafterSettings, environment: RankEnvironment = ALONE) -> Service[Drafter]:
-    """The drafter's process, put together."""
+    """Build the drafter's process."""
     clock, server = SystemClock(), Server(settings, "drafter", services=[DRAFTER_SERVICE], session_methods=["Draft"])
     telemetry = Telemetry(settings, server.tracing)
     servicer = DrafterServicer(telemetry, settings.max_message_bytes)
@@ -62,7 +62,7 @@ def service_of(settings: DrafterSettings, environment: RankEnvironment = ALONE) 
 
 
 def _member(settings: DrafterSettings, server: Server, drafter: Drafter, dialled: Dialled) -> Membership:
-    """The drafter's place in a cluster."""
+    """Build the drafter's membership of a cluster."""
     return Membership(
         dialled,
         registration(settings, "drafter", server, drafter.engine.info),
@@ -99,7 +99,7 @@ class Drafter:
             self._on_drained()
         except asyncio.CancelledError:
             self.engine.hand_back()
-            await self.close()  # their verifiers are told, and their spans made, before the server ends
+            await self.close()  # verifiers get their refusals, and spans are made, before the server ends
             raise
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ def load_table(settings: DrafterSettings, clock: Clock, rank: int = 0) -> Sessio
 
 
 def load_proposer(settings: DrafterSettings, clock: Clock, rank: int = 0) -> Proposer:
-    """Load what proposes under these settings, or this rank's part of it. Raises InvalidRequest for the device, LoadError and RankLost."""
+    """Load the proposer of these settings, or this rank's part of it. Raises InvalidRequest for the device, LoadError and RankLost."""
     if settings.kind.needs_model:
         return _with_model(settings, clock, rank)
     if settings.dp_size > 1:
@@ -159,7 +159,7 @@ def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
 
 @contextmanager
 def telling(mesh: Mesh) -> Iterator[None]:
-    """Tell the other ranks, who wait for this one, of whatever ends its loading in here."""
+    """Abort the group if loading fails in here: the other ranks wait for this one."""
     try:
         yield
     except Exception as error:
@@ -215,7 +215,7 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None)
 
 
 def _captures(settings: DrafterSettings) -> bool:
-    """Whether forwards are to be captured. Those of a group are not: its ranks agree on rows by step, and not on graphs."""
+    """Tell whether forwards are to be captured. Those of a group are not: its ranks agree on rows by step, and not on graphs."""
     auto = settings.cuda_graphs == "auto"
     if auto and settings.dp_size > 1 and settings.device.startswith("cuda"):
         _log.warning("every forward of this drafter is run eagerly: a group of drafters (dp_size) has no CUDA graphs")

@@ -50,9 +50,9 @@ class DrafterServicer(rpc.DrafterServiceServicer):
     async def Draft(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.DraftRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.DraftResponse]:
-        """Serve one verifier's stream, which ends, and its sessions with it, when the verifier closes its side or is gone.
+        """Serve one verifier's stream. It and its sessions end when the verifier closes its side or is gone.
 
-        It ends in order when the drafter is drained.
+        When the drafter is drained the stream ends with status OK.
         """
         stream = self.engine.open_stream()
         answers = self._queues[stream] = asyncio.Queue()
@@ -70,7 +70,7 @@ class DrafterServicer(rpc.DrafterServiceServicer):
             self.engine.close_stream(stream)
 
     def end_streams(self) -> None:
-        """The drafter is drained: verifiers have nothing more to hear of it."""
+        """End all streams in order: the drafter is drained."""
         self._drained = True
         for answers in self._queues.values():
             answers.put_nowait(None)

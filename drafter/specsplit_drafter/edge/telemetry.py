@@ -1,4 +1,4 @@
-"""What people read of a drafter: its metrics, and the spans of the sessions that are traced, made after the fact. On the event loop."""
+"""The metrics of a drafter, and the spans of traced sessions, which are made of records. On the event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specsplit_drafter.engine.rounds import Rounds
 
 
 class Telemetry:
-    """Takes the engine's records and passes them on."""
+    """Makes metrics and spans of the engine's records."""
 
     def __init__(self, settings: DrafterSettings, tracing: Tracing) -> None:
         self._kind = settings.kind.value
@@ -26,15 +26,15 @@ class Telemetry:
         """Contexts of rounds whose spans are yet to be made and have children."""
 
     def watch(self, read: Callable[[], DrafterStatistics]) -> None:
-        """Look the engine's totals up with `read` before every scrape."""
+        """Read the engine's totals with `read` before every scrape."""
         self.metrics.watch(read)
 
     def rounds(self) -> Rounds:
-        """Make the Rounds of the session table, which follow what is traced now, if anything can ever be."""
+        """Make the Rounds of the session table. They record nothing if there is nowhere to send spans."""
         return Rounds(self._tracing.follows if self._tracing.sink else None)
 
     def refused(self, error: SpecsplitError) -> None:
-        """Count a session that was ended on this side."""
+        """Count a session that this side has ended."""
         self.metrics.refused(code_of(error).name)
 
     def record(self, cycle: Cycle) -> None:

@@ -1,9 +1,9 @@
-"""The thread on which everything happens: it takes what streams bring, expands, and hands out what is to be sent.
+"""The thread that drafts: it handles the events of streams, expands, and delivers answers.
 
-One cycle: take every event that has arrived (and wait for one if all sessions rest or are stalled), tell of sessions that rest, expand
-once, or a few times where that takes next to no time and nothing has arrived, tell of what grew. So a commit is followed by an expansion
-of the new root within one expansion's time, and a verifier gets one message per cycle at most, whatever the number of its sessions. What
-the cycle has cost leaves with what it has to say.
+One cycle handles every event that has arrived (and waits for one if all sessions rest or are stalled), expands once, or a few times where
+that takes next to no time and nothing has arrived, and delivers what was grown. So a commit is followed by an expansion of the new root
+within one expansion's time, and a verifier gets one message per cycle at most, whatever the number of its sessions. The record of the cycle
+is delivered with its answers.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _NEWEST_WEIGHT = 0.05
 
 
 class Outbox(Protocol):
-    """Where the engine's thread puts what it has to say."""
+    """Takes what the engine's thread has to deliver."""
 
     def deliver(self, outgoing: Outgoing, cycle: Cycle | None) -> None:
-        """Take the answers to every stream, and what is to be told of a cycle that is over. Must not block."""
+        """Take the answers to every stream, and the record of a cycle that is over. Must not block."""
         ...
 
 
 class ExpansionTimes:
-    """How many expansions there were, and how long one takes."""
+    """The number of expansions and their mean duration."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -74,12 +74,12 @@ class Engine:
 
     @property
     def rank(self) -> Rank | None:
-        """Where it stands in its group; None: it is alone."""
+        """Its rank in its group; None: it is alone."""
         return None if self._group is None else self._group.rank
 
     @property
     def info(self) -> DrafterInfo:
-        """What the drafter says of itself."""
+        """The info that verifiers get."""
         return self._table.proposer.info
 
     def start(self) -> None:
@@ -87,18 +87,18 @@ class Engine:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after what has arrived, and wait for the end. A second call does nothing."""
+        """End the thread once all events that have arrived are handled, and wait for that. A second call does nothing."""
         self._inbox.put(Stop())
         self._thread.join()
 
     def open_stream(self) -> int:
-        """Give the stream of a verifier that has come its number."""
+        """Open the stream of a verifier that has come -> its number."""
         stream = next(self._numbers)
         self._inbox.put(StreamOpened(stream))
         return stream
 
     def receive(self, stream: int, events: Iterable[tuple[int, SessionEvent]]) -> None:
-        """Take in events of a stream, in order."""
+        """Post events of a stream, in order."""
         self._inbox.put(Received(stream, list(events)))
 
     def close_stream(self, stream: int) -> None:
@@ -106,7 +106,7 @@ class Engine:
         self._inbox.put(StreamClosed(stream))
 
     def drain(self, when_idle: Callable[[], None]) -> None:
-        """Take no new sessions; `when_idle` is called, once, on the engine's thread when none is left."""
+        """Take no new sessions. `when_idle` is called once, on the engine's thread, when no session is left."""
         self._inbox.put(Drain(when_idle))
 
     def begin_wave(self, number: int) -> None:
@@ -114,11 +114,11 @@ class Engine:
         self._inbox.put(StartWave(number))
 
     def hand_back(self) -> None:
-        """End every session: its verifier may find another drafter."""
+        """End every session, so that its verifier may find another drafter."""
         self._inbox.put(HandBack())
 
     def statistics(self) -> DrafterStatistics:
-        """Tell what the drafter has done and holds, for its metrics."""
+        """Count what the drafter has done and holds, for its metrics."""
         counts, pages = self._table.counts, self._table.proposer.pages
         return DrafterStatistics(
             sessions=self._table.num_sessions,
@@ -135,7 +135,7 @@ class Engine:
         )
 
     def load(self) -> Load:
-        """Tell how busy the drafter is, for the coordinator."""
+        """Measure how busy the drafter is, for the coordinator."""
         pages = self._table.proposer.pages
         return Load(
             sessions=self._table.num_sessions,
@@ -169,7 +169,7 @@ class Engine:
             self._end_rounds("the drafter has stopped")
 
     def _take(self, rest_s: float | None) -> None:
-        """Handle everything that has arrived; wait for a first event for `rest_s`, None: until it comes."""
+        """Handle everything that has arrived. Wait up to `rest_s` for a first event; None: until it comes."""
         try:
             self._handle(self._inbox.get(block=rest_s != 0.0, timeout=rest_s))
             while True:
@@ -178,7 +178,7 @@ class Engine:
             return
 
     def _cycle(self) -> float | None:
-        """Expand, if there is something to expand -> for how many seconds to rest then; None: until something happens."""
+        """Expand, if there is anything to expand -> seconds to rest then; None: until an event comes."""
         table = self._table
         # A commit may have made nodes of candidates: they leave before the next expansion.
         self._deliver(table.outgoing())
@@ -198,7 +198,7 @@ class Engine:
         return 0.0
 
     def _expand(self) -> tuple[float, float] | None:
-        """Expand once: when that began and ended, None if every session rests."""
+        """Expand once -> when that began and ended; None if every session rests."""
         began, graphs = self._clock.now(), self._table.proposer.graphs
         self._table.rounds.stamp(began)
         if self._table.expand() == 0:

@@ -1,4 +1,4 @@
-"""What the engine thread of a drafter is told, as values."""
+"""The events that are posted to the engine thread of a drafter."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from specsplit_drafter.drafts.proposer import SessionKey
 from specsplit_drafter.drafts.record import CommitRound, ExpansionShare
 
 Follows: TypeAlias = Callable[[int, TraceContext | None], bool]
-"""Whether a session is traced at a level now, given that level and the parent of its spans. `Tracing.follows` is one."""
+"""Given a level and the parent of a session's spans: whether the session is traced at that level now. `Tracing.follows` is one."""
 Pending: TypeAlias = Callable[[SessionKey], int]
-"""Committed tokens of a session that are not read yet."""
+"""Given a session: its committed tokens that are not read yet."""
 
 _ROUNDS = 2
 _SHARES = 3
@@ -25,7 +25,7 @@ _SHARES = 3
 
 
 class Rounds:
-    """Told of everything that happens to sessions; makes nothing for those that are not traced. Not thread-safe."""
+    """Records commit rounds and expansion shares of traced sessions, and nothing of others. Not thread-safe."""
 
     def __init__(self, follows: Follows | None = None) -> None:
         """Without `follows` no session is ever traced."""
@@ -54,7 +54,7 @@ class Rounds:
             self._begin(session, commits)
 
     def closed(self, session: SessionKey, error: str | None) -> None:
-        """End the last round of a session; `error` says what ended it, if its verifier did not."""
+        """End the last round of a session. `error`: what ended the session; None: its verifier closed it."""
         if self._parents.pop(session, None) is not None:
             self._end(session, error)
 
@@ -80,7 +80,7 @@ class Rounds:
             self._shares[session].nodes += num_nodes
 
     def read(self, pending: Pending) -> None:
-        """Count what the sessions have read in the expansion that is over."""
+        """Count the tokens that the sessions have read in the expansion that is over."""
         for session, share in self._shares.items():
             share.tokens = share.pending - pending(session)
 
@@ -93,7 +93,7 @@ class Rounds:
             self._shares[session].grown += len(grow.ids)
 
     def stamp(self, now: float) -> None:
-        """Give what began or ended since the last call the time `now`."""
+        """Set the times of rounds that began or ended since the last call to `now`."""
         for round_ in self._begun:
             round_.began = now
         for round_ in self._ended:
@@ -102,12 +102,12 @@ class Rounds:
         self._begun, self._ended = [], []
 
     def take_ended(self) -> tuple[CommitRound, ...]:
-        """Take the rounds that were over at the last `stamp`; each is told once."""
+        """Take the rounds that had ended at the last `stamp`, each once."""
         ended, self._stamped = self._stamped, []
         return tuple(ended)
 
     def take_shares(self) -> tuple[ExpansionShare, ...]:
-        """Take the shares of the last expansion; each is told once."""
+        """Take the shares of the last expansion, each once."""
         shares, self._shares = self._shares, {}
         return tuple(share for share in shares.values() if share.tokens or share.nodes)
 

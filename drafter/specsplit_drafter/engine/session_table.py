@@ -35,11 +35,11 @@ _log = logging.getLogger(__name__)
 SessionEvent: TypeAlias = ToDrafter | InvalidRequest
 """What a stream brings for a session; InvalidRequest stands for an event that could not be read."""
 Answer: TypeAlias = Grow | FeaturesRead | SpecsplitError
-"""What a verifier is told of a session; an error ends it."""
+"""An answer of a session to its verifier; an error ends the session."""
 Outgoing: TypeAlias = dict[int, list[tuple[int, Answer]]]
 """By stream: (session id, answer) in order."""
 Pace: TypeAlias = Callable[[int], AbstractContextManager[None]]
-"""Given the nodes of an expansion, what the expansion happens inside of: a paced device waits there."""
+"""Given the number of nodes of an expansion: a context to expand in, in which a paced device waits."""
 
 
 _LEAST_LEVEL_WIDTH: Final = 16
@@ -61,7 +61,7 @@ class TableLimits:
     expand_width: int = 256
     """Nodes in one expansion at most, all sessions together."""
     node_us: float = 1.0
-    """What it costs to send a node and to apply it, in microseconds."""
+    """The least price of a node: the time to send and to apply it, in microseconds."""
     expand_levels: int = 1
     """Levels that one expansion draws at most."""
 
@@ -87,18 +87,18 @@ class DraftCounts:
 
 
 class SessionTable:
-    """The sessions, the proposer and what is to be sent. Not thread-safe."""
+    """The sessions, the proposer and the answers that wait to be sent. Not thread-safe."""
 
     def __init__(self, proposer: Proposer, limits: TableLimits, clock: Clock, pace: Pace = unpaced) -> None:
         self.proposer = proposer
         self.calibrations = Calibrations(DISTANCES if proposer.redraws else 1)
         self.rounds = Rounds()
-        """Told of what happens to sessions; to be set before there are any, if some are to be traced."""
+        """The records of traced sessions; set before there are any sessions, if some are to be traced."""
         self.draining = False
         """True if new sessions are refused."""
         self.counts: Final = DraftCounts()
         self.expansion_cost: Final = ExpansionCost()
-        """To be told how long each took."""
+        """The cost of expansions; whoever calls `expand` has it observe the time."""
         self._limits = limits
         self._pace = pace
         self._clock = clock
@@ -116,7 +116,7 @@ class SessionTable:
         return self._sessions[session].growth
 
     def handle(self, session: SessionKey, event: SessionEvent) -> None:
-        """Take in one event of one session. What is wrong with it ends the session and goes out as a refusal."""
+        """Handle one event of one session. An error ends the session, and goes out as a refusal."""
         try:
             self._handle(session, event)
         except SpecsplitError as error:
@@ -126,7 +126,7 @@ class SessionTable:
             self._end(session, error_of(error))
 
     def close_stream(self, stream: int) -> None:
-        """Forget the sessions of a stream that is over."""
+        """Close the sessions of a stream that is over."""
         for session in [session for session in self._sessions if session[0] == stream]:
             self._free(session, "the stream of its verifier is over")
         self._ended = {session for session in self._ended if session[0] != stream}
@@ -138,7 +138,7 @@ class SessionTable:
             self._end(session, error)
 
     def expand(self) -> int:
-        """Expand the likeliest nodes of all sessions together; returns how many they were, 0 if every session rests.
+        """Expand the likeliest nodes of all sessions together -> how many they were; 0 if every session rests.
 
         A session for which that failed ends.
         """
@@ -171,7 +171,7 @@ class SessionTable:
 
     @property
     def expansions_per_message(self) -> int:
-        """How many steps to take before the verifiers are told of them."""
+        """How many expansions to make before their nodes are sent."""
         steps_s = [state.growth.cost_benefit.step_s for state in self._sessions.values()]
         return expansions_per_message(min(steps_s, default=0.0), self.expansion_cost.mean_s)
 
@@ -194,7 +194,7 @@ class SessionTable:
         return sum(self.proposer.pending(part.session) for part in frontier)
 
     def _expanded(self, part: FrontierPart, expansion: ExpansionOutcome) -> None:
-        """Take in what an expansion brought for one session's nodes. An error ends the session, and no other."""
+        """Take in the outcome of an expansion for one session. An error ends that session, and no other."""
         growth = self.growth_of(part.session)
         match expansion:
             case SpecsplitError():
@@ -212,7 +212,7 @@ class SessionTable:
                 self.rounds.expanded(part.session, expanded)
 
     def outgoing(self) -> Outgoing:
-        """Take what the verifiers have not been told yet, by stream."""
+        """Take the answers that are to be sent now, by stream."""
         out: Outgoing = {}
         for session, event in self._take_answers():
             out.setdefault(session[0], []).append((session[1], event))
@@ -278,7 +278,7 @@ class SessionTable:
             redraws=self.proposer.redraws,
             shares_root=self.proposer.shares_root,
         )
-        # Last: nothing must fail that would have to close it again.
+        # Last: whatever fails after it would have to close it again.
         self.proposer.open(session, original.tree, event.tokens, event.sampling, event.prompt_tokens)
         growth.stalled = self.proposer.stalled(session)
         self._sessions[session] = _Session(growth, event.vocabulary.size, event.features)

@@ -1,5 +1,5 @@
-"""How a tree grows: which nodes are expanded next, what a node is worth, and what an expansion costs.
+"""The growth of a tree: which nodes are expanded next, cost and benefit of a node, and the cost of an expansion.
 
 It may import `kinds`, `descent` and `drafts`.
-Others use `Growth`, one session's tree; `ExpansionCost`, what they cost on this device.
+Others use `Growth`, one session's tree; `ExpansionCost`, the cost of expansions on this device.
 """

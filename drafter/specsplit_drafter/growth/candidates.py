@@ -1,4 +1,4 @@
-"""Children of expanded nodes: those that are no nodes yet, and what is learnt from those that the target picked.
+"""Candidates: children of expanded nodes that are no nodes yet. The calibration learns from those that the target picked.
 
 A candidate becomes a node when its survival is above a floor and there is room. One that is not likely enough is kept: when a commit
 makes one of its ancestors the root, its survival rises, and it may become a node without another forward.
@@ -78,14 +78,14 @@ class Candidates:
         return places.take(order[: max(count, 0)])
 
     def remapped(self, slots: Ints, lowest: int) -> Candidates:
-        """Follow a reroot that gave every slot a new one, or -1: those whose parents are below slot `lowest` now are gone."""
+        """Apply a reroot that gave every slot a new one, or -1: candidates whose parents are below slot `lowest` now are dropped."""
         parents = slots.take(self.parents)
         alive = (parents >= lowest).nonzero()[0]
         return Candidates(parents.take(alive), self.tokens.take(alive), self.edges.take(alive))
 
 
 class Rescored(NamedTuple):
-    """Nodes with another edge than they have."""
+    """Nodes and their new edges."""
 
     slots: Ints
     """[n], ascending."""
@@ -93,14 +93,14 @@ class Rescored(NamedTuple):
 
 
 class CandidatePool:
-    """One session's candidates, and of every expanded node the children as the proposer gave them."""
+    """One session's candidates, and the raw children of every expanded node."""
 
     def __init__(self, tree: TokenTree, calibration: DistanceCalibration) -> None:
         self._tree = tree
         self._calibration = calibration
         self._candidates = Candidates.none()
         self._expansions = tree.attach(np.object_, None)
-        """The Children that came of an expansion, for all of its nodes."""
+        """The Children of the whole expansion in which the node was expanded."""
         self._rows = tree.attach(np.int64, 0)
         """The node's row in them."""
         self._distances = tree.attach(np.int64, _NOT_EXPANDED)
@@ -111,16 +111,16 @@ class CandidatePool:
         return np.where(slots == ROOT, 0, self._distances.data.take(self._tree.parents.take(slots)) + 1)
 
     def add(self, slots: Ints, children: Children) -> Rescored:
-        """Take in the children of nodes that were expanded together, in the place of those that some of them had.
+        """Take in the children of nodes that were expanded together. They replace those that some of them had.
 
-        What is given back is for those that are nodes already.
+        Returns the new edges of children that are nodes already.
         """
         tree = self._tree
         distances = self.distances(slots)
         again = slots.compress(self._distances.data.take(slots) != _NOT_EXPANDED)
         kept = Children(
             children.tokens, children.log_probabilities
-        )  # further levels hold on to all that came with them
+        )  # without its levels, which would be kept alive by it
         self._expansions.data[slots], self._distances.data[slots] = kept, distances
         self._rows.data[slots] = np.arange(len(slots))
         edges = as_sent(self._calibration.log_probabilities(children.log_probabilities, distances))
@@ -132,7 +132,7 @@ class CandidatePool:
         return self._rescored(again, children, edges)
 
     def _rescored(self, parents: Ints, children: Children, edges: Scores) -> Rescored:
-        """Give the nodes below these their new edges. One that is no candidate any more is not likelier than the last of those that are."""
+        """Compute new edges of the nodes below these. A node that is not among the new children gets the least of their edges at most."""
         tree, slots = self._tree, self._tree.below(parents)
         rows = self._rows.data.take(tree.parents.take(slots))
         same = children.tokens.take(rows, axis=0) == tree.tokens.take(slots)[:, None]
@@ -149,7 +149,7 @@ class CandidatePool:
         return self._calibration.shifts
 
     def take(self, count: int, floor: float) -> Candidates:
-        """Take those above a floor of log-survival, `count` at most, likeliest first. They are to become nodes."""
+        """Remove and return those above a floor of log-survival, `count` at most, likeliest first, to become nodes."""
         chosen = self._candidates.likeliest(self._tree, self._tree.root_score + floor, count)
         found = self._candidates.at(chosen)
         if len(chosen):
@@ -157,7 +157,7 @@ class CandidatePool:
         return found
 
     def learn(self, slot: int, pick: int) -> None:
-        """Tell the calibration what the target picked behind a node, if the node was expanded."""
+        """Have the calibration observe what the target picked behind a node, if the node was expanded."""
         expansion: Children | None = self._expansions.data[slot]
         if expansion is None:
             return
@@ -170,8 +170,8 @@ class CandidatePool:
             self._calibration.observe(raw.take(possible), int(picked[0]) if len(picked) else None, distance)
 
     def remap(self, slots: Ints | None, *, redraws_root: bool) -> None:
-        """Follow a reroot that gave every slot a new one, or -1; None if nothing survived.
+        """Apply a reroot that gave every slot a new one, or -1; None if nothing survived.
 
-        The candidates of a root that is to be expanded again give way to those that its expansion brings.
+        redraws_root: the root's candidates are dropped, since it will be expanded again.
         """
         self._candidates = Candidates.none() if slots is None else self._candidates.remapped(slots, ROOT + redraws_root)

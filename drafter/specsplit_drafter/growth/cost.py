@@ -1,4 +1,4 @@
-"""What an expansion costs on this device, learnt from the expansions themselves, and how wide it should be for that."""
+"""The cost of an expansion on this device, learnt from expansions, and the width that it calls for."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from specsplit_drafter.growth.level_cost import LevelCost
 
 FORGETTING: Final = 0.98
 MESSAGE_SHARE: Final = 0.05
-"""Share of a step's time for which what was grown may wait to be told together."""
+"""Share of a step's time for which grows may wait to be sent together."""
 MOST_PER_MESSAGE: Final = 16
-"""Expansions that one message tells of."""
+"""Expansions whose nodes one message may hold."""
 
 
 class LinearCost(NamedTuple):
-    """Seconds of an expansion by its rows, which are the nodes that it expands and the committed tokens that it reads."""
+    """Seconds of an expansion as a linear function of its rows: the nodes that it expands and the committed tokens that it reads."""
 
     base_s: float
     row_s: float
 
     def seconds(self, rows: int) -> float:
-        """Expect an expansion of so many rows to take this long."""
+        """Compute the expected seconds of an expansion of so many rows."""
         return self.base_s + self.row_s * rows
 
 
@@ -35,7 +35,7 @@ FREE: Final = LinearCost(0.0, 0.0)
 
 
 class ExpansionCost:
-    """The latest expansion, and the line, by least squares over recent ones of one level (older ones fade by 0.98 each)."""
+    """The latest expansion, and a line through recent ones of one level by least squares (each newer one fades the others by 0.98)."""
 
     def __init__(self) -> None:
         self.frontier: Sequence[FrontierPart] = ()
@@ -45,7 +45,7 @@ class ExpansionCost:
         self.levels = 1
         """Levels that the latest expansion drew."""
         self.useful_levels = 0
-        """How many of the further ones brought nodes."""
+        """Levels below the first that brought nodes."""
         self.level_cost = LevelCost()
         self._first_runs = FirstRuns()
         """Which expansions are the first of their rows and levels."""
@@ -53,7 +53,7 @@ class ExpansionCost:
         """Sums of weight, rows, seconds, rows squared and rows times seconds."""
 
     def observe(self, seconds: float) -> None:
-        """Learn how long it took."""
+        """Learn from the seconds that the latest expansion took."""
         rows = self.rows
         if self.levels > 1:
             self.level_cost.observe(seconds - self.line.seconds(rows), self.useful_levels)
@@ -62,10 +62,10 @@ class ExpansionCost:
         self._sums += (1, rows, seconds, rows * rows, rows * seconds)
 
     def observe_run(self, seconds: float, before: GraphStatistics, now: GraphStatistics) -> None:
-        """Learn how long it took, unless it was the first of its size, met a shape that will be captured, or captured it.
+        """Learn from the seconds of the latest expansion, unless it was the first of its size, or captured a shape, or will the next time.
 
-        What such an expansion takes says nothing of others, and there are few of them: a descent of a shape that will have no graph counts,
-        as often as it comes (Eager.FULL). The graphs are those of the proposer, before it and now.
+        Such expansions are few, and their times say nothing of others. A descent of a shape that will have no graph (Eager.FULL) counts.
+        before, now: the graph statistics of the proposer.
         """
         met = now.eager.get(Eager.FIRST, 0) != before.eager.get(Eager.FIRST, 0)
         if not (self._first_runs.is_first(self.rows, self.levels) or met or now.captured != before.captured):
@@ -81,7 +81,7 @@ class ExpansionCost:
 
     @property
     def line(self) -> LinearCost:
-        """The line so far. As long as all expansions were equally wide, a row costs nothing: a wider one is tried, and shows it."""
+        """The line so far. While all expansions were equally wide, the cost of a row is taken to be 0, so that a wider one is tried."""
         weight, rows, seconds, squares, products = self._sums.tolist()
         if weight == 0:
             return FREE
@@ -92,9 +92,9 @@ class ExpansionCost:
 
 
 def expansions_per_message(step_s: float, mean_s: float | None) -> int:
-    """Choose how many expansions one message tells of, so that none is kept back for long: a twentieth of a step, and 16 at most.
+    """Choose how many expansions are sent in one message, so that none waits for more than a twentieth of a step; 16 at most.
 
-    Worked example: for steps of 20 ms an n-gram drafter, whose expansions take 0.2 ms, tells of 5 at once, a model of 2 ms of each.
+    Worked example: for steps of 20 ms an n-gram drafter, whose expansions take 0.2 ms, sends 5 at once, a model of 2 ms each one.
     """
     if mean_s is None:
         return 1

@@ -1,4 +1,4 @@
-"""Which nodes of one session are worth expanding, and in what order."""
+"""The nodes of one session that may be expanded, in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from specsplit.tree import ROOT, Flags, Ints, TokenTree, likeliest
 
 
 class ExpandableNodes:
-    """The nodes of a tree that may still be expanded, the likeliest first. Every node is taken once, or once after every commit."""
+    """The nodes of a tree that may still be expanded, likeliest first. Each is taken once, or with a kind that redraws once per commit."""
 
     def __init__(
         self, tree: TokenTree, width: int, max_depth: int, max_context: int, *, shares_root: bool = False
@@ -25,24 +25,24 @@ class ExpandableNodes:
         self._max_context = max_context
         self._shares_root = shares_root
         self._taken = tree.attach(np.bool_, False)
-        """True for nodes that were taken to be expanded, if nodes are redrawn since the latest commit."""
+        """True for nodes that were taken to be expanded; where nodes are redrawn, since the latest commit."""
         self._ever_taken = tree.attach(np.bool_, False)
-        """True for nodes that were taken at some time."""
+        """True for nodes that were ever taken."""
         self._first_taken: Ints = np.empty(0, dtype=np.int64)
         """Nodes of the latest `take` that never were taken before."""
         self._parents_first = False
         self._ranked: Ints | None = None
-        """What `best` gives; None if the tree has changed since it was asked for."""
+        """The nodes that may be taken, ranked; None if the tree has changed since."""
 
     @property
     def deepest(self) -> int:
-        """Position from which on nothing is expanded."""
+        """Position from which on no node is expanded."""
         return min(self._tree.root_position + self.max_depth, self._max_context - 1)
 
     def best(self, places: int) -> Ints:
-        """List the likeliest, one expansion's at most, and not more new ones than there are places for their children.
+        """List the likeliest nodes, one expansion's at most, with no more new ones than `places` for their children.
 
-        The root needs no place. No child of it stands in an expansion with it, and with most kinds no node at all (see proposer.py).
+        The root needs no place. Its children are never expanded together with it, and with most kinds no node is (see proposer.py).
         """
         if self._ranked is None:
             self._ranked = self._rank()
@@ -60,24 +60,24 @@ class ExpandableNodes:
         return ~self._taken.data.take(slots)
 
     def take(self, slots: Ints) -> None:
-        """Do not give these again."""
+        """Take these: `best` does not list them again."""
         self._first_taken = slots.compress(self.never_taken(slots))
         self._taken.data[slots] = self._ever_taken.data[slots] = True
         self._ranked = None
 
     def put_back(self, slots: Ints) -> None:
-        """Give these again, which were taken last."""
+        """Undo the latest `take`, of these nodes."""
         self._taken.data[slots] = self._ever_taken.data[self._first_taken] = False
         self._ranked = None
 
     def put_back_all(self, *, parents_first: bool) -> None:
-        """Give every node again, each one once its parent has been taken. New ones wait for that only if `parents_first`."""
+        """Have every node taken again, each after its parent. New nodes wait for their parents only if `parents_first`."""
         self._taken.data[:] = False
         self._parents_first = parents_first
         self._ranked = None
 
     def invalidate(self, floor: float) -> None:
-        """Rank afresh: nodes of the tree have come or gone. Below a log-survival of `floor` they are not worth it."""
+        """Rank anew, since nodes have come or gone. Nodes below a log-survival of `floor` are left out."""
         self._floor = floor
         self._ranked = None
 
@@ -92,7 +92,7 @@ class ExpandableNodes:
         return likeliest(slots, tree.scores.take(slots), self._width)
 
     def _ready(self) -> Flags:
-        """Tell which may be taken: known ones again once their parents have been; new ones too, or unless their parents are about to be."""
+        """Tell which may be taken: those taken before once their parents are taken again; new ones too, or unless that is to come."""
         parents = self._tree.parents
         taken, known = self._taken.data[: len(parents)], self._ever_taken.data[: len(parents)]
         again = known & ~taken & taken.take(parents)

@@ -1,9 +1,9 @@
-"""How the tree of one session grows, and which nodes of all sessions are expanded next: a pure policy.
+"""The policy by which the tree of one session grows, and by which the nodes of all sessions are chosen for expansion. Pure.
 
 The next root is almost always a node that was not verified in the step before: a sibling of those that were. So breadth counts more than
 depth: all children of an expanded node stay candidates, those that are worth what sending them costs are pushed, the likeliest pushed
 nodes of all sessions are expanded together in wide batches, and it goes on, while the verifier works on a step, until no node is left
-that is worth it.
+above the floor.
 
 What a session has grown is in one tree, the original's; all that is known of a node is in columns of it. Sessions are independent but for
 `choose`, which fills one expansion with the likeliest nodes of them all.
@@ -32,7 +32,7 @@ _NO_SLOTS: Final[Ints] = np.empty(0, dtype=np.int64)
 
 
 class Growth:
-    """One session's speculation at its source, and what may still become of it. A node is named by its slot in the tree."""
+    """One session's original, with its candidates and its nodes to expand. A node is named by its slot in the tree."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Growth:
         self.plan = plan
         self.cost_benefit = cost_benefit
         self.stalled = False
-        """True if nothing can be expanded before the proposer has been fed; the session table sets it."""
+        """True if nothing can be expanded before the proposer has more features; the session table sets it."""
         self._max_depth = max_depth
         self._redraws = redraws
         self._expandable = ExpandableNodes(original.tree, width, self._depth(), max_context, shares_root=shares_root)
@@ -73,7 +73,7 @@ class Growth:
         return not len(self._chosen) and not len(self.offers())
 
     def offers(self) -> Ints:
-        """List the nodes that may be taken now, the likeliest first; none if none is worth it, or there is no place for its children."""
+        """List the nodes that may be taken now, likeliest first; none if none is above the floor, or there is no place for children."""
         if self.stalled or self._resting_until_commit or len(self._chosen) or not self.plan.speculates:
             return _NO_SLOTS
         if not self.plan.draft_ahead and self._expansions >= self.plan.num_steps:
@@ -81,12 +81,12 @@ class Growth:
         return self._expandable.best(self.original.free_nodes)  # each is to get a child at least
 
     def levels_below(self, slots: Ints) -> int:
-        """Count the levels that may be expanded at once from offers on, their own counted."""
+        """Count the levels that one expansion of offers may draw, their own counted."""
         deep = self._expandable.deepest - int(self.original.tree.positions.take(slots).min())
         return max(1, deep if self.plan.draft_ahead else min(deep, self.plan.num_steps - self._expansions))
 
     def scoring(self, slots: Ints, width: int) -> Scoring:
-        """Tell how to score what hangs below offers, of which `width` nodes of every level are to be expanded."""
+        """Make the scoring of the levels below offers, of `width` nodes each."""
         return Scoring(
             scores=self.original.tree.log_survivals(slots),
             distances=self._candidate_pool.distances(slots),
@@ -102,26 +102,26 @@ class Growth:
         self._expandable.take(slots)
 
     def needs_kv_slot(self, slots: Ints) -> Flags:
-        """Tell which of these take a KV slot of the proposer [n]: nodes that it does not know yet."""
+        """Tell which of these need a KV slot of the proposer [n]: those that were never taken."""
         return self._expandable.never_taken(slots) & (slots != ROOT)
 
     def rest_until_commit(self) -> None:
-        """Rest until the next commit: there is no room for its nodes in the proposer, or they are not worth an expansion."""
+        """Offer nothing until the next commit: the proposer has no room for these nodes, or an expansion of them does not pay."""
         self._resting_until_commit = True
 
     def postpone(self) -> None:
-        """Offer the root again, and what was taken with it: its context is not read yet."""
+        """Offer the root again, and the nodes taken with it, since its context is not read yet."""
         self._expandable.put_back(self._chosen)
         self._chosen = _NO_SLOTS
 
     def add_children(self, children: Children) -> list[Ints]:
-        """Make candidates of the children of the nodes that were taken, and nodes of the likely ones.
+        """Make candidates of the children of the nodes that were taken, and nodes of the likely ones -> slots by level drawn below them.
 
-        By level that was drawn below them: the slots of its nodes [n], -1 for those that are none, or have been expanded before. Levels
-        without any are left out. Raises ValueError if these are not the children of as many nodes.
+        The slots of a level are those of its nodes [n]; -1 for those that are no nodes, or were expanded before. Levels without any node
+        are left out. Raises ValueError if these are not the children of as many nodes.
         """
         slots, self._chosen = self._chosen, _NO_SLOTS
-        self._unsent.mark_busy()  # if it rested, it was for want of features
+        self._unsent.mark_busy()  # if it rested, it waited for features
         self._add_level(slots, children)
         kept: list[Ints] = []
         for level in children.levels:
@@ -150,7 +150,7 @@ class Growth:
         return np.where((slots >= 0) & self._expandable.takeable(slots), slots, -1)
 
     def set_plan(self, plan: Plan) -> None:
-        """Grow under another plan from now on. The verifier is answered, if only that this rests."""
+        """Grow under another plan from now on. The verifier gets an answer, at least that this rests."""
         self.plan = plan
         self._expandable.max_depth = self._depth()
         self._unsent.reset_spacing()
@@ -176,12 +176,12 @@ class Growth:
         return AppliedCommit(commit.tokens, path, new_slots)
 
     def flush(self, now: float) -> list[Grow]:
-        """Take what the verifier is to be told now, in order: at most one grow per commit."""
+        """Take the grows that are to be sent now, in order: at most one per commit."""
         whole = not self.plan.draft_ahead
         return self._unsent.take(self.original.commits, self.resting, now, self.cost_benefit.window_s, whole=whole)
 
     def _push(self) -> None:
-        """Make nodes of the candidates that are worth it, likeliest first, while there is room."""
+        """Make nodes of the candidates above the floor, likeliest first, while there is room."""
         floor = math.log(self.cost_benefit.floor)
         self._expandable.invalidate(floor)
         new = self._candidate_pool.take(self.original.free_nodes if self.plan.speculates else 0, floor)
@@ -195,7 +195,7 @@ class Growth:
 
 
 class Offer(NamedTuple):
-    """What one session would have expanded."""
+    """The nodes that one session offers for expansion."""
 
     growth: Growth
     slots: Ints
@@ -203,11 +203,11 @@ class Offer(NamedTuple):
 
     @property
     def gains(self) -> Scores:
-        """Seconds of the verifier that the children of each save, if every node has a sure one [n]."""
+        """Seconds of the verifier that the children of each save, if every node has a certain one [n]."""
         return np.exp(self.growth.original.tree.log_survivals(self.slots)) * self.growth.cost_benefit.token_s
 
     def pays(self, saved_s: float, expansion_s: float) -> bool:
-        """Tell whether this is worth such an expansion. A root always is, and all nodes are where the verifier waits for the whole tree."""
+        """Tell whether such an expansion pays. One of a root always does, and so do all where the verifier waits for the whole tree."""
         required = self.slots[0] == ROOT or not self.growth.plan.draft_ahead
         return required or self.growth.cost_benefit.pays(saved_s, expansion_s)
 
@@ -215,10 +215,10 @@ class Offer(NamedTuple):
 def choose(
     growths: Iterable[Growth], width: int, free_kv_slots: int, cost: LinearCost = FREE
 ) -> list[tuple[Growth, Ints]]:
-    """Choose the nodes (slots, the likeliest first) to expand, so many of them that the most is gained for what an expansion costs.
+    """Choose the nodes (slots, likeliest first) to expand, as many as gain the most per second of an expansion.
 
-    They are at most `width`, and at most `free_kv_slots` of them not a root. None if all of them together are not worth an expansion.
-    A session whose likeliest node finds no KV slot, or is not worth it, rests until its next commit.
+    They are at most `width`, and at most `free_kv_slots` of them no roots. There are none if all of them together do not pay. A session
+    whose likeliest node gets no KV slot, or does not pay, rests until its next commit.
     """
     offers = [Offer(growth, slots) for growth in growths if len(slots := growth.offers())]
     if not offers:
@@ -238,7 +238,7 @@ def choose(
 
 
 def _split(offers: Sequence[Offer], width: int, free_kv_slots: int) -> list[Offer]:
-    """Give each session its part of its offers, if that is anything. Roots come first: nothing is likelier."""
+    """Split the chosen nodes by session; sessions without any are left out. Roots come first: nothing is likelier."""
     owners = np.arange(len(offers)).repeat([len(offer.slots) for offer in offers])
     slots = np.concatenate([offer.slots for offer in offers])
     takes = np.concatenate([offer.growth.needs_kv_slot(offer.slots) for offer in offers])

@@ -1,44 +1,44 @@
-"""How many levels one expansion draws: as many as are cheaper so than each by itself, and as an answer to a commit can wait for."""
+"""The number of levels that one expansion draws: as long as that is cheaper than further expansions, and a commit can wait for it."""
 
 from __future__ import annotations
 
 from typing import Final
 
 CHEAPER: Final = 0.8
-"""A level more is drawn in the same go if it costs less than this of an expansion of its own: what the device chooses may not be wanted."""
+"""A further level costs less than this share of an expansion, or it is not drawn: the nodes that the device chooses may not be used."""
 WAIT_SHARE: Final = 0.25
 """Share of a step's time that an expansion of several levels may take: a commit waits for half of it in the mean."""
 TRIAL_INTERVAL: Final = 256
-"""Expansions after which the other way is tried once: two levels where one is drawn, and one where several are."""
+"""Expansions between two trials of the other way: two levels where one is drawn, and one where several are."""
 FIRST_TRIAL: Final = 16
 """Expansions after which two levels are tried for the first time."""
 _FORGETTING: Final = 0.9
 
 
 class LevelCost:
-    """What a level more costs in one expansion, learnt from those that drew several."""
+    """The cost of a further level in one expansion, learnt from those that drew several."""
 
     def __init__(self) -> None:
         self._seconds = self._levels = 0.0
-        """Time that further levels took, and how many of them brought nodes, older ones counted less."""
+        """Sums of the time of further levels, and of those that brought nodes; older ones fade."""
         self._until_trial = FIRST_TRIAL
-        """Expansions before the other way is tried again."""
+        """Expansions until the next trial."""
         self._until_retrial = 1
-        """Expansions before it is tried again after a trial of which nothing was learnt."""
+        """Expansions until the next trial after one that was skipped."""
 
     @property
     def level_s(self) -> float | None:
-        """Time of one level more that brings nodes; None if none was drawn."""
+        """Time of one further level that brings nodes; None if none was drawn."""
         return self._seconds / max(self._levels, 1e-3) if self._seconds else None
 
     def observe(self, further_s: float, useful_levels: int) -> None:
-        """Learn how long all levels of an expansion but the first took together, and how many of them brought nodes."""
+        """Learn from the time of all levels of an expansion but the first, and from how many of them brought nodes."""
         self._until_retrial = 1
         self._seconds = _FORGETTING * self._seconds + max(further_s, 1e-9)
         self._levels = _FORGETTING * self._levels + useful_levels
 
     def skip(self) -> None:
-        """Learn nothing of the latest expansion, of several levels. If it was a trial, there is another soon, and then ever later."""
+        """Learn nothing from the latest expansion, of several levels. If it was a trial, the next one comes soon, then ever later."""
         if self._until_trial == TRIAL_INTERVAL:
             self._until_trial = self._until_retrial
             self._until_retrial = min(2 * self._until_retrial, TRIAL_INTERVAL)

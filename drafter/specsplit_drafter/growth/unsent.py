@@ -1,14 +1,14 @@
-"""What one session's verifier has not been told yet.
+"""The grows of one session that are not sent yet.
 
 A message takes a verifier some 0.2 ms, whatever is in it, so grows gather. The first behind an open, a commit or a plan leaves at once: the
 verifier may be waiting for it. The next ones leave a fifth of the window apart, which is the time in which an answer still reaches the
 next step. What is grown last, before the session rests, leaves at once again.
 
-A step may take far longer than the last one did. So behind one event there are `FREE_GROWS` grows freely, however fast the drafter is:
-from the 24th on each adds at least half of what those before it told.
+A step may take far longer than the last one did. So behind one event only `FREE_GROWS` grows leave
+freely, however fast the drafter is: from the 24th on each holds at least half as much as all before it.
 
 Worked example: steps take 20 ms, the round trip 5 ms, an expansion 1 ms. The window is 15 ms, so the children of the first expansion leave
-at once, and those of three at a time after that. 24 grows of 10 nodes each tell of 240: the next one waits for 120 more, and the one behind
+at once, and those of three at a time after that. 24 grows of 10 nodes each hold 240: the next one waits for 120 more, and the one behind
 it for another 180.
 """
 
@@ -21,13 +21,13 @@ from typing import Final
 from specsplit.speculation import Grow
 
 SPACING: Final = 0.2
-"""Share of the window that is between one grow and the next."""
+"""Share of the window between one grow and the next."""
 FREE_GROWS: Final = 24
-"""Grows that leave however little they tell of."""
+"""Grows that leave however little they hold."""
 
 
 class UnsentGrows:
-    """Grows on their way out: one for every commit that came meanwhile, and those since."""
+    """Grows that wait to be sent: one for every commit that came meanwhile, and those made since."""
 
     def __init__(self) -> None:
         self._sealed: list[Grow] = []
@@ -38,29 +38,29 @@ class UnsentGrows:
         self._next_send = -math.inf
         """When the next grow may leave."""
         self._sent_grows = 0
-        """Grows told since the verifier asked for some."""
+        """Grows sent since the latest event of the verifier."""
         self._sent_items = 0
         """Nodes and new edges in these."""
         self._unsent_items = 0
-        """Nodes and new edges that are not told."""
+        """Nodes and new edges that are not sent."""
 
     def add(self, grow: Grow) -> None:
-        """Keep what was grown until `take`."""
+        """Keep a grow until `take`."""
         self._open.append(grow)
         self._unsent_items += len(grow.ids) + len(grow.rescored)
 
     def mark_busy(self) -> None:
-        """Forget that the verifier was told of rest: there has been work since."""
+        """Have resting sent again once the session rests: there has been work since."""
         self._sent_resting = False
 
     def reset_spacing(self) -> None:
-        """Answer the verifier, which has said something, as soon as there is something to say."""
+        """Have the next grow leave at once: it answers an event of the verifier."""
         self._sent_resting = False
         self._next_send = -math.inf
         self._sent_grows = self._sent_items = 0
 
     def seal(self) -> None:
-        """Begin a new grow, before a commit is applied: the mirror must be able to tell what was made before it."""
+        """Begin a new grow, before a commit is applied: a grow names the commits before it."""
         if self._open:
             self._sealed.append(Grow.merge(self._open))
             self._open = []
@@ -68,7 +68,10 @@ class UnsentGrows:
         self.reset_spacing()
 
     def take(self, commits: int, resting: bool, now: float, window_s: float, *, whole: bool) -> list[Grow]:
-        """Take what is to be told now, in order: at most one grow per commit, and rest once. whole: only when nothing more will come."""
+        """Take the grows that are to be sent now, in order: at most one per commit. That the session rests is sent once.
+
+        whole: what was grown since the latest commit leaves only once the session rests.
+        """
         grows, self._sealed = self._sealed, []
         waits = not resting and (whole or now < self._next_send or self._too_little)
         if waits or (not self._open and (self._sent_resting or not resting)):
@@ -83,5 +86,5 @@ class UnsentGrows:
 
     @property
     def _too_little(self) -> bool:
-        """True if what is kept is to become more first, next to what was told."""
+        """True if too little waits to be sent, next to what was sent."""
         return self._sent_grows >= FREE_GROWS and 2 * self._unsent_items < self._sent_items

@@ -74,11 +74,11 @@ class HeadModel:
 
     @property
     def graph_statistics(self) -> GraphStatistics:
-        """What has become of the forwards of all steps."""
+        """How many forwards of all steps were replayed or run eagerly, and why."""
         return reduce(GraphStatistics.merged_with, (runner.graph_statistics for runner in self.runners))
 
     def states_of(self, step: int) -> Tensor | None:
-        """Where the states of a step are kept by slot; None: nobody reads them."""
+        """The states of a step, by slot; None: nobody reads them."""
         return self.states[step] if step < len(self.states) else None
 
     def capture_graphs(self, buckets: Buckets) -> None:

@@ -1,4 +1,4 @@
-"""Keeps a fault of one session's to that session, where sessions are expanded together."""
+"""Isolation of faults: a fault of one session ends that session alone, though sessions are expanded together."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _log = logging.getLogger(__name__)
 _Part = TypeVar("_Part")
 
 Outcomes: TypeAlias = dict[SessionKey, ExpansionOutcome]
-"""What became of sessions; of those that are not there, nothing yet."""
+"""Outcomes by session; a session that is missing is not yet done."""
 
 MOST_FAULTS: Final = 3
-"""Expansions in a row that may fail for the only session they are of; after that the fault is taken to be the drafter's."""
+"""Expansions in a row, each of a single session, that may fail; after that the fault is taken to be the drafter's."""
 
 
 class FaultIsolation:
@@ -32,15 +32,15 @@ class FaultIsolation:
         parts: Mapping[SessionKey, _Part],
         run: Callable[[Sequence[_Part]], Outcomes],
     ) -> list[ExpansionOutcome]:
-        """Tell what became of each session's frontier: what `run` finds, or the error that ends the session.
+        """Expand all parts with `run` -> the outcome of each session, which is an error if the session alone fails.
 
-        `run` is given the parts of some sessions, and may be given a part again. What it raises for all of several sessions is no
-        session's fault. That is raised, and RankLost too.
+        `run` gets the parts of some sessions, and may get a part again. An exception that it raises for every one of several sessions is no
+        session's fault, and is raised; so is RankLost.
         """
         try:
             found = run(list(parts.values()))
             self._faults = 0
-        except RankLost:  # nobody's session did that
+        except RankLost:  # no session is at fault
             raise
         except Exception as error:  # noqa: BLE001 (whose fault it is shows when each is tried by itself)
             found = self._one_by_one(parts, run, error)
@@ -66,5 +66,5 @@ class FaultIsolation:
 
 
 def error_of(fault: Exception) -> SpecsplitError:
-    """Make what a session's verifier is told of an unexpected exception."""
+    """Make the error that a session's verifier gets for an unexpected exception."""
     return SpecsplitError(f"the drafter failed on this session, its log says how: {type(fault).__name__}: {fault}")

@@ -1,4 +1,4 @@
-"""The drafter with a model: its sessions, and what one expansion of theirs asks of each step of the model, and makes of it."""
+"""The drafter with a model: its sessions, and one expansion of them from the inputs of every step of the model to children."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ModelProposer:
         self, model: DraftModel, children: int, context_budget: int = CONTEXT_BUDGET, group: GroupForwards | None = None
     ) -> None:
         self.group: Final = group
-        """How it expands together with the other ranks of its group; None: it is alone."""
+        """The forwards that it runs together with the other ranks of its group; None: it is alone."""
         self._descents: DescentGraphs | None = None
         """None: every descent is run eagerly."""
         self._model = model
@@ -59,7 +59,7 @@ class ModelProposer:
 
     @property
     def info(self) -> DrafterInfo:
-        """What the model says of itself."""
+        """The info of a drafter with this model."""
         return self._model.info
 
     @property
@@ -70,7 +70,7 @@ class ModelProposer:
 
     @property
     def graphs(self) -> GraphStatistics:
-        """What has become of the forwards of all steps, and of descents."""
+        """How many forwards of all steps, and descents, were replayed or run eagerly, and why."""
         forwards = self._model.graph_statistics
         return forwards if self._descents is None else forwards.merged_with(self._descents.statistics)
 
@@ -85,12 +85,12 @@ class ModelProposer:
 
     @property
     def max_depth(self) -> int:
-        """A recurrent model goes on and on; another one has a step for every level."""
+        """Depth below the root from which on no node can be expanded: without bound for a recurrent model, else the number of steps."""
         return UNBOUNDED if self._model.recurrent else len(self._model.pools)
 
     @property
     def max_levels(self) -> int:
-        """A recurrent model descends; steps of their own, and other ranks, would have to be told of every level."""
+        """Levels of one expansion: 1 for a model of several steps and for a rank of a group, which cannot descend."""
         return MOST_LEVELS if self._model.recurrent and self.group is None else 1
 
     @property
@@ -139,7 +139,7 @@ class ModelProposer:
     def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[ExpansionOutcome]:
         """Run one forward of each step over all nodes, and over as much pending context as the budget and the features allow.
 
-        One level for sessions whose ranking has to look at what the device has computed.
+        Sessions whose ranking `needs_host` get one level.
         """
         asked = NumberedFrontier(frontier, self._sessions)
         inputs = self._inputs(asked.parts)
@@ -147,7 +147,7 @@ class ModelProposer:
         return self._isolation.expand(frontier, inputs, lambda parts: self._run(parts, asked, below))
 
     def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
-        """Leave nodes the slots that their rows were written to, and free those of what became none."""
+        """Assign nodes the slots that their rows were written to, and free the others."""
         self._sessions[session].first_step.assign_levels(slots)
 
     def close(self, session: SessionKey) -> None:
@@ -178,7 +178,7 @@ class ModelProposer:
     def _below(
         self, asked: Sequence[NumberedPart], inputs: Mapping[SessionKey, Sequence[ExpansionInput]], levels: int
     ) -> dict[SessionKey, DescentPart]:
-        """Make the parts of the sessions that are descended for: those whose frontier is expanded now, as deep as there is room for all."""
+        """Make the descent parts of the sessions whose frontier is expanded now, as deep as there is room for all."""
         if levels == 1:
             return {}
         scored = [
@@ -211,7 +211,7 @@ class ModelProposer:
             wait_for(self._model.device)  # else it would seem to take no time, and the next one all of it
             return {}
         whole = logits[0] if len(logits) == 1 else torch.cat(logits)  # they are large: no copy where none is needed
-        ranked, rows = self._ranking.rank(whole, *self._askers(asked, wanted)), asked.rows(wanted)
+        ranked, rows = self._ranking.rank(whole, *self._ranking_inputs(asked, wanted)), asked.rows(wanted)
         going = {session: below[session] for session in rows if session in below}
         drawn = self._draw([*going.values()], [rows[session] for session in going], ranked)
         result, numbers = ExpansionResult(ranked, drawn), {session: number for number, session in enumerate(going)}
@@ -222,7 +222,7 @@ class ModelProposer:
         }
 
     def _draw(self, parts: Sequence[DescentPart], rows: Sequence[Ints], frontier: Ranked) -> list[DeviceLevel]:
-        """Draw the levels below those nodes of each part that have these rows among all that were ranked."""
+        """Draw the levels below the nodes of each part, which have these rows among all that were ranked."""
         if not parts:
             return []
         padding = unpadded if self._descents is None else padded_length
@@ -234,15 +234,15 @@ class ModelProposer:
         return descent.draw(self._model) if self._descents is None else self._descents.draw(descent)
 
     def _forwards(self, work: Sequence[ExpansionInput]) -> list[Tensor]:
-        """Give the logits of every step that has rows."""
+        """Compute the logits of every step that has rows."""
         if self.group is not None:
             return self.group.run(work, len(self._sessions))
         return [self._model.run(step, part) for step, part in enumerate(work) if part.rows]
 
-    def _askers(
+    def _ranking_inputs(
         self, asked: NumberedFrontier, wanted: Sequence[int]
     ) -> tuple[list[SessionKey], list[int], list[Sequence[int]]]:
-        """Give session, position and, where it matters, path of each node by its number."""
+        """Look up session, position and, where penalties need it, path of each node by its number."""
         owners, slots, positions = asked.at(wanted)
         sessions = [owner.part.session for owner in owners]
         paths: list[Sequence[int]] = [

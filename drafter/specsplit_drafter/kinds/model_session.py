@@ -1,4 +1,4 @@
-"""One session of a drafter with a model: what is committed, where its rows lie in every step, and the rows that it asks of each.
+"""One session of a drafter with a model: its committed tokens, the slots of its rows in every step, and the rows of an expansion.
 
 Draft extend: after a commit the committed tokens' pending rows are computed first, in a forward in which the session has no nodes but
 those that survived and have come so near to the root that they are due in lower steps, and, of a head, new ones farther down whose parents
@@ -23,7 +23,7 @@ from specsplit_drafter.drafts.token_map import TokenMap
 
 
 class ModelSession:
-    """The committed tokens of a session, a TokenMap and a tree for what lies below them, and features that are not read yet."""
+    """The committed tokens of a session, its tree, a TokenMap for every step, and features that are not read yet."""
 
     def __init__(self, model: DraftModel, tree: TokenTree, tokens: Sequence[int]) -> None:
         """Take slots for the committed tokens, the root last; their rows are computed later. Raises OutOfPages, and holds none then."""
@@ -64,7 +64,7 @@ class ModelSession:
 
     @property
     def first_step(self) -> TokenMap:
-        """Where its rows of step 0 lie."""
+        """The map of its rows in step 0."""
         return self._maps[0]
 
     def positions(self, nodes: Ints) -> Ints:
@@ -76,7 +76,7 @@ class ModelSession:
         return [self._tree.token_of(above) for above in self._tree.path(node)]
 
     def commit(self, applied: AppliedCommit) -> None:
-        """Take over and free slots, and take new ones for the rest and for survivors that are due in a lower step. Raises OutOfPages."""
+        """Take over slots of accepted nodes, free those of dead ones, and take some for pending tokens and due nodes. Raises OutOfPages."""
         self._tokens.extend(applied.tokens)
         for token_map in self._maps:  # all of them, before one may raise: nobody else knows whose slots are dead
             token_map.commit(applied)
@@ -85,7 +85,7 @@ class ModelSession:
             self._add_due_nodes()
 
     def feed(self, features: Features, layout: FeatureLayout) -> None:
-        """Take in what FeatureBuffer.add takes, if the model reads features."""
+        """Take features in, as FeatureBuffer.add does. Raises InvalidRequest too if the model reads none."""
         if self._features is None:
             raise InvalidRequest("features", "were sent to a drafter that reads none")
         self._features.add(features, layout, self._root)
@@ -93,7 +93,7 @@ class ModelSession:
     def context_inputs(self, nodes: Ints, count: int, number: int) -> list[ExpansionInput]:
         """Make rows of the next `count` tokens in every step that lacks them.
 
-        The root, which is the first of `nodes` and asked for as `number`, is wanted as soon as it is among them, and with it the others.
+        Once the root is among these tokens, logits are wanted of all `nodes`, of which it is the first, with the number `number`.
         """
         inputs = [ExpansionInput() for _ in self._maps]
         stop = self.first_step.first + self.first_step.computed + count
@@ -112,7 +112,7 @@ class ModelSession:
         return inputs
 
     def node_inputs(self, nodes: Ints, number: int) -> list[ExpansionInput]:
-        """Make rows of these nodes, asked for as `number` and those behind it, in every step in which they are due."""
+        """Make rows of these nodes, numbered from `number` on, in every step in which they are due."""
         inputs = [ExpansionInput() for _ in self._maps]
         for step, work in enumerate(inputs):
             self._add_nodes(step, work, nodes, number)

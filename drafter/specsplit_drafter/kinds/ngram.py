@@ -40,7 +40,7 @@ class NgramProposer(ProposerDefaults):
     def __init__(self, children: int, max_context: int = UNBOUNDED) -> None:
         self._children = children
         self.info = DrafterInfo(DrafterKind.NGRAM, "", None, max_context)
-        """What it says of itself: it fits any vocabulary."""
+        """The info that verifiers get: it fits any vocabulary."""
         self._sessions: dict[SessionKey, _Session] = {}
 
     @property

@@ -1,4 +1,4 @@
-"""The nodes that one expansion is asked for, numbered over all of its sessions."""
+"""The frontier of one expansion, with its nodes numbered over all sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specsplit_drafter.kinds.model_session import ModelSession
 
 
 class NumberedPart(NamedTuple):
-    """A session's part of the frontier."""
+    """One session's part of the frontier."""
 
     part: FrontierPart
     session: ModelSession
@@ -35,14 +35,14 @@ class NumberedFrontier:
             self._count += len(part.slots)
 
     def rows(self, wanted: Sequence[int]) -> dict[SessionKey, Ints]:
-        """Tell of each session whose nodes are among these, in any order, which of them its nodes are."""
+        """Look up, by session, the indices in `wanted` of its nodes; sessions without nodes in it are left out."""
         row_of = np.full(self._count, -1)
         row_of[wanted] = np.arange(len(wanted))
         found = {each.part.session: row_of[each.number : each.number + len(each.positions)] for each in self.parts}
         return {session: rows for session, rows in found.items() if rows[0] >= 0}
 
     def at(self, wanted: Sequence[int]) -> tuple[list[NumberedPart], list[int], list[int]]:
-        """Give of nodes by their numbers [m] the parts that they are of, their slots and their positions."""
+        """Look up nodes by number [m] -> their parts, their slots and their positions."""
         owners = np.arange(len(self.parts)).repeat([len(each.positions) for each in self.parts]).take(wanted)
         slots = np.concatenate([each.part.slots for each in self.parts]).take(wanted)
         positions = np.concatenate([each.positions for each in self.parts]).take(wanted)

@@ -34,13 +34,13 @@ class StandaloneModel:
 
     @property
     def graph_statistics(self) -> GraphStatistics:
-        """What has become of its forwards."""
+        """How many of its forwards were replayed or run eagerly, and why."""
         return self._model.graph_statistics
 
     def run(self, step: int, work: ExpansionInput) -> Tensor:
-        """Run one forward: rows ask for their logits themselves."""
+        """Run one forward; every row names the tokens whose logits it wants."""
         return self._model.forward(work.rows)
 
     def run_level(self, batch: DeviceBatch, sources: Tensor) -> Tensor:
-        """Run one forward over nodes that the device has chosen; what their parents left lies in the KV."""
+        """Run one forward over nodes that the device has chosen. It reads no states, so `sources` is not used."""
         return self._model.forward_on_device(batch)
