@@ -37,8 +37,8 @@ class Overdrawn(SpecsplitError):
     """A drafter caused more work than it was asked for."""
 
 
-class _Purse:
-    """How much of one kind of work is left."""
+class _Credit:
+    """The credit that is left for one kind of work."""
 
     def __init__(self, kind: str, each: float) -> None:
         self.kind = kind
@@ -51,7 +51,7 @@ class _Purse:
         self.left = min(self.left + self.each, self.each * saved)
 
     def take(self, work: int) -> None:
-        """Raise Overdrawn if that is more than is left."""
+        """Spend some of it. Raises Overdrawn if that is more than is left."""
         if work > self.left:
             raise Overdrawn(
                 f"it causes more work than it was asked for: a message of {work:,} {self.kind}, and it may send {self.left:,} more now; "
@@ -61,14 +61,14 @@ class _Purse:
 
 
 class Allowance:
-    """What one drafter is asked for, and what is left of that, over one stream."""
+    """The work that one drafter may cause over one stream, and how much of it is left."""
 
     def __init__(self, max_nodes: int, margin: float) -> None:
-        """`margin`: how many times as much as the most that an honest drafter needs is allowed."""
+        """`margin`: how many times the most that an honest drafter needs is allowed."""
         self._most_nodes = 2 * max_nodes
-        self._bytes = _Purse("bytes", margin * (NODE_BYTES * max_nodes + EVENT_BYTES * (MAX_GROWS + RESTS)))
-        self._events = _Purse("events", margin * (MAX_GROWS + RESTS))
-        self._empty = _Purse("events that bring nothing", margin * RESTS)
+        self._bytes = _Credit("bytes", margin * (NODE_BYTES * max_nodes + EVENT_BYTES * (MAX_GROWS + RESTS)))
+        self._events = _Credit("events", margin * (MAX_GROWS + RESTS))
+        self._empty = _Credit("events that bring nothing", margin * RESTS)
         self._unanswered = Unanswered()
         self._last_session = 0
         """The highest id of a session that was opened."""
@@ -85,11 +85,11 @@ class Allowance:
             purse.fill(SAVED * max(1, len(self._unanswered.sessions)) + unanswered)
 
     def parse(self, nbytes: int) -> None:
-        """A message has come, and is about to be parsed. Raises Overdrawn, saying what it was, if that is too much."""
+        """Count a message that is about to be parsed. Raises Overdrawn, saying what it was, if it is too much."""
         self._bytes.take(nbytes)
 
     def read(self, bulk: Bulk) -> None:
-        """The events of a message are about to be read. Raises Overdrawn if they are too many, or what no honest drafter sends."""
+        """Count the events of a message before they are read. Raises Overdrawn if they are too many, or none of an honest drafter."""
         if bulk.last_session > self._last_session:
             raise Overdrawn(f"it speaks of session {bulk.last_session}, which it was never told of")
         if bulk.most_nodes > self._most_nodes:
@@ -99,7 +99,7 @@ class Allowance:
         self._empty.take(bulk.empty if bulk.events else 1)
 
     def heard(self, events: Iterable[tuple[int, object]]) -> None:
-        """These events were read, of these sessions: what the drafter answers with them it need not answer any more."""
+        """Note events that were read, by session: what they answer is not unanswered any more."""
         for session, event in events:
             if isinstance(event, Grow):
                 self._unanswered.heard(session, event.commits)

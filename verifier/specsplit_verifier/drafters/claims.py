@@ -1,4 +1,4 @@
-"""What a drafter owes: an answer to every open and commit, if only "resting". One that stays silent too long is as good as dead."""
+"""The answers that a drafter owes: one to every open and commit, "resting" at least. One that is silent for too long counts as dead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Owed:
     """What is due for one session."""
 
     since: float
-    """When the first event was sent that has no answer."""
+    """The time at which the first event without an answer was sent."""
     prompt: int = 0
     """Tokens of an open that have to be read before the answer."""
 
@@ -87,7 +87,7 @@ class Claims:
         return True
 
     def excuse(self, late_s: float) -> None:
-        """This process stood still for so long, while what the drafter said waited in its sockets: that is not the drafter's silence."""
+        """Leave out a time in which this process stood still: what the drafter said waited in its sockets, so it was not silent."""
         self._alive_at += late_s
         for owed in self._owed.values():
             owed.since += late_s
@@ -95,7 +95,7 @@ class Claims:
             unread.until += late_s
 
     def overdue(self, now: float) -> bool:
-        """True if an answer is due and it is time to give up."""
+        """Tell whether an answer is overdue for so long that the drafter is given up."""
         longest = max((owed.prompt for owed in self._owed.values()), default=0)
         return any(now > self._due_at(session, owed, longest) for session, owed in self._owed.items())
 

@@ -1,4 +1,4 @@
-"""What a verifier remembers of drafters by their address: what each has brought, what waiting for it brings, whether it was just lost."""
+"""Records that a verifier keeps of drafters by address: their results, the wait policies for them, and recent losses."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ class _CoolDown(NamedTuple):
 
 
 class DrafterMemory:
-    """What outlasts the sessions that drafters served: their records, and, until they are lost, the wait policies for them."""
+    """The records of drafters, which outlast their sessions; and until a drafter is lost, its wait policies."""
 
     def __init__(self) -> None:
         self._records: dict[RecordKey, DrafterRecord] = {}
         self._wait_policy: dict[str, WaitPolicy] = {}
         self._cooling_down: dict[str, _CoolDown] = {}
-        """Drafters that were lost and are not forgiven yet."""
+        """Drafters that were lost and still cool down."""
 
     @property
     def records(self) -> Mapping[RecordKey, DrafterRecord]:
-        """What every drafter has brought; a copy, so that another thread may walk it."""
+        """The record of every drafter; a copy, so that another thread may walk it."""
         return self._records.copy()
 
     def recall(self, address: str, sampled: bool) -> tuple[WaitPolicy, DrafterRecord]:
-        """Look up what is known of a drafter that begins on a session, or begin to learn it."""
+        """Look up, or begin, the wait policy and the record of a drafter that begins on a session."""
         record = self._record(address, sampled)  # first: making room for it may end the wait policy for its own drafter
         return self._wait_policy.setdefault(address, WaitPolicy()), record
 
     def _record(self, address: str, sampled: bool) -> DrafterRecord:
-        """From now on it is the last to be forgotten."""
+        """Look up, or begin, a record, which is the last to be forgotten from now on."""
         record = self._records.pop((address, sampled), None)
         if record is None:
             self._forget()
@@ -58,7 +58,7 @@ class DrafterMemory:
                 self._wait_policy.pop(address, None)
 
     def lost(self, address: str, now: float) -> None:
-        """A drafter is gone: it cools down, twice as long as the last time, and what was learnt of its timing is void.
+        """Note that a drafter is gone: it cools down, twice as long as the last time, and its wait policies are dropped.
 
         That it is gone may be said several times, by whatever crossed with it: while it cools down nothing is new.
         """
@@ -71,6 +71,6 @@ class DrafterMemory:
         self._wait_policy.pop(address, None)
 
     def cools_down(self, address: str, now: float) -> bool:
-        """Whether a drafter was lost a moment ago."""
+        """Tell whether a drafter still cools down after a loss."""
         last = self._cooling_down.get(address)
         return last is not None and last.until > now

@@ -27,7 +27,7 @@ class Openings:
         self._sessions: dict[int, int] = {}
 
     def tell(self, session: int, event: ToDrafter) -> int | None:
-        """The number under which the drafter is told of a session. An open makes a new one; after a close there is none.
+        """Look up the number of a session on the stream. An open makes a new one; after a close there is none.
 
         None: the session was not opened on this stream.
         """
@@ -42,5 +42,5 @@ class Openings:
         return number
 
     def heard(self, events: Iterable[tuple[int, _Event]]) -> list[tuple[int, _Event]]:
-        """Events by number as events by session; OVER for what is not open."""
+        """Translate events by number to events by session; OVER stands for sessions that are not open."""
         return [(self._sessions.get(number, OVER), event) for number, event in events]

@@ -1,4 +1,4 @@
-"""The drafters that sessions may use: who is there, who drafts for whom, and what their messages mean.
+"""The drafters that sessions may use: which there are, which of them drafts for which session, and the handling of their messages.
 
 Pure bookkeeping: every method returns the events to send, as (drafter address, session, event).
 """
@@ -33,7 +33,7 @@ REFUSED_S = 30.0  # a drafter that could not take a session for now is asked aga
 
 
 class DrafterPool:
-    """Attaches drafters to sessions, and replaces those that are lost. What drafters are to be told waits for `outgoing`."""
+    """Attaches drafters to sessions, and replaces those that are lost. Events for drafters wait for `outgoing`."""
 
     def __init__(self, vocabulary: Vocabulary, max_nodes: int, features: FeatureSource | None = None) -> None:
         self._vocabulary = vocabulary
@@ -43,14 +43,14 @@ class DrafterPool:
         self._memory = DrafterMemory()
         self._retry_at = 0.0
         self._openings = 0
-        """Opens that were made, for whatever drafter: the streams are told of them in this order."""
+        """Opens that were made, of all drafters: the streams get them in this order."""
         self.counters = DraftCounters()
         self._sends: Sends = []
         self._step_us = 0
-        """What drafters are told of the time from one step to the next; 0: nothing."""
+        """The time from one step to the next that drafters get, in microseconds; 0: unknown."""
 
     def outgoing(self) -> Sends:
-        """What drafters are to be told since this was last asked."""
+        """Take the events for drafters since the last call."""
         sends, self._sends = self._sends, []
         return sends
 
@@ -59,24 +59,24 @@ class DrafterPool:
 
     @property
     def records(self) -> Mapping[RecordKey, DrafterRecord]:
-        """What every drafter has brought; a copy, so that another thread may walk it."""
+        """The record of every drafter; a copy, so that another thread may walk it."""
         return self._memory.records
 
     def replan(self, session: Session, plan: Plan, now: float) -> None:
-        """From its next step on a session is under this plan; its drafter is told. No step is in flight."""
+        """Put a session under this plan from its next step on, and send it to its drafter. No step may be in flight."""
         if plan != session.plan:
             session.plan = plan
             self._tell(session, *session.drafter.replan(plan, now))
 
     def commit(self, made: Iterable[tuple[Session, Commit]], step_us: int) -> None:
-        """A step has made these commits, and so many microseconds should pass until the next (0: nobody knows)."""
+        """Send the commits of a step to the drafters. step_us: expected microseconds until the next step; 0: unknown."""
         self._step_us = step_us
         for session, commit in made:
             seen = session.drafter.seen
             self._tell(session, Commit(commit.number, commit.deepest, commit.tokens, step_us, seen))
 
     def resume(self, session: Session, now: float) -> None:
-        """A session begins to run, or its plan has changed: if it has use for a drafter now and none yet, it gets one.
+        """Attach a drafter to a session that begins to run, or whose plan has changed, if it has use for one and none yet.
 
         That is the one of its request if possible, so that not all of them go to the first of the roster.
         """
@@ -89,7 +89,7 @@ class DrafterPool:
             self.attach(session, wished, now)
 
     def attach(self, session: Session, drafter: Endpoint, now: float) -> None:
-        """Let a drafter grow for a session from its present root on; if it cannot, another; none, for now, if there is none.
+        """Attach a drafter to a session from its present root on; if it cannot draft for it, another; none, for now, if there is none.
 
         One that was just lost cannot, nor one whose need for features cannot be met: the log says why.
         """
@@ -98,7 +98,7 @@ class DrafterPool:
             self._replace(session, now)
 
     def _open(self, session: Session, drafter: Endpoint, now: float) -> bool:
-        """False if it cannot be attached."""
+        """Try to attach a drafter; False if that is impossible."""
         address, sampled = drafter.address, session.sampled
         if self._memory.cools_down(address, now):
             return False
@@ -142,7 +142,7 @@ class DrafterPool:
         return self._features.feed(session.id, recipe, session.drafter.feed, session.kv_length)
 
     def _recipe(self, need: FeatureNeed) -> Recipe | None:
-        """How features are made of what a drafter needs; None if it needs none. Raises Incompatible if they cannot be."""
+        """Make the recipe of the features that a drafter needs; None if it needs none. Raises Incompatible if they cannot be made here."""
         if not need:
             return None
         if self._features is None:
@@ -150,7 +150,7 @@ class DrafterPool:
         return self._features.recipe(need)
 
     def _replace(self, session: Session, now: float) -> None:
-        """Another drafter, if the session has use for one and one is there that has not refused it and was not lost a moment ago."""
+        """Attach another drafter, if the session has use for one, and one is there that has not refused it and does not cool down."""
         if not session.needs_drafter:
             return
         wished = session.request.drafter
@@ -165,20 +165,20 @@ class DrafterPool:
         return not session.refused_by(drafter.address, now) and not self._memory.cools_down(drafter.address, now)
 
     def retry(self, running: Iterable[Session], now: float) -> None:
-        """Now and then, look again after who needs a drafter. Only between steps: a mirror begins with no step in flight."""
+        """Look from time to time for sessions that need a drafter. Only between steps: a mirror begins with no step in flight."""
         if now >= self._retry_at:
             self._retry_at = now + RETRY_S
             for session in running:
                 self._replace(session, now)
 
     def roster(self, drafters: Sequence[Endpoint], running: Iterable[Session], now: float) -> None:
-        """Take in which drafters there are now; who needs one gets one."""
+        """Take in which drafters there are now, and attach them to sessions that need one."""
         self._roster = drafters
         for session in running:
             self._replace(session, now)
 
     def lost(self, address: str, running: Iterable[Session], now: float) -> None:
-        """A drafter is gone: its sessions get another, or go on without."""
+        """Detach a drafter that is gone: its sessions get another, or go on without."""
         self._memory.lost(address, now)
         for session in running:
             if session.drafter.address == address:
@@ -186,7 +186,7 @@ class DrafterPool:
                 self._replace(session, now)
 
     def hand_over(self, order: HandOver, running: Iterable[Session], now: float) -> None:
-        """Some sessions of a drafter, greedy or sampled, go on with another.
+        """Move some sessions of a drafter, greedy or sampled, to another.
 
         They stay where they are if the other was just lost, or needs features that the target does not give.
         """
@@ -208,7 +208,7 @@ class DrafterPool:
         return True
 
     def received(self, message: FromDrafter, running: Mapping[int, Session], now: float) -> None:
-        """Take in a drafter's message; grows wait until they are applied. One out of step ends drafting for its own session only."""
+        """Take in a drafter's message; its grows are applied later. What breaks the protocol ends drafting for its own session only."""
         for number, event in message.events:
             session = running.get(number)
             drafter = None if session is None else session.drafter.at(message.address)
@@ -240,7 +240,7 @@ class DrafterPool:
             self._give_up(session, "is out of step", error)
 
     def apply_grows(self, running: Iterable[Session]) -> None:
-        """Apply to the mirrors what drafters have grown. One that broke the protocol ends drafting for its own session only."""
+        """Apply grows to the mirrors. What breaks the protocol ends drafting for its own session only."""
         for session in running:
             if session.drafter.grows_queued:
                 try:
@@ -255,7 +255,7 @@ class DrafterPool:
         self._detach(session, needed=refusal.code in ELSEWHERE)
 
     def computed(self, session: Session, features: Features, now: float) -> None:
-        """A step computed features of a session: what may be sent now.
+        """Take in features of a session that a step computed, and send those that may be sent now.
 
         A drafter that reads too slowly for what may be kept loses the session, which goes on without drafts.
         """
@@ -265,12 +265,12 @@ class DrafterPool:
             self._give_up(session, "is too slow", error)
 
     def give_up(self, session: Session, error: SpecsplitError) -> None:
-        """What was drafted is of no use: the session goes on without drafts."""
+        """Drop the drafts of a session, which goes on without any."""
         if session.drafter.attached:
             self._give_up(session, "drafted what the target cannot compute", error)
 
     def suspend(self, session: Session) -> None:
-        """The session stops running for a while: its drafter is to hold nothing for it meanwhile.
+        """Detach the drafter of a session that stops running for a while.
 
         Features are computed again with the KV of their tokens, so none are kept.
         """
@@ -279,7 +279,7 @@ class DrafterPool:
         session.drafter = NoDrafter(needed=needed)
 
     def close(self, session: Session) -> None:
-        """The session is over."""
+        """Close a session that is over at its drafter."""
         self._detach(session, needed=False)
 
     def _give_up(self, session: Session, what: str, error: SpecsplitError) -> None:
@@ -288,7 +288,7 @@ class DrafterPool:
         self._detach(session, needed=False)
 
     def _detach(self, session: Session, *, needed: bool) -> None:
-        """Go on without drafts; what is kept of features waits for the next drafter, if there may be one."""
+        """Detach the drafter. Features that are kept wait for the next drafter, if there may be one."""
         if session.drafter.attached:
             session.drafter.close()
             self._tell(session, Close())
@@ -296,7 +296,7 @@ class DrafterPool:
 
 
 def _to_hand_over(order: HandOver, running: Iterable[Session], now: float) -> Sequence[Session]:
-    """Choose those with the shortest texts, which cost least to open anew. To another kind those go first that drafters have brought least.
+    """Choose those with the shortest texts, which cost least to open anew; for another kind first those to which drafts have brought least.
 
     Within a kind that would give the other drafter the hardest texts, by which it would seem to be the worse one.
     """
@@ -318,13 +318,13 @@ def _to_hand_over(order: HandOver, running: Iterable[Session], now: float) -> Se
 ALIKE: Final = 0.8
 """Drafters that bring at least this share of what the best brings to a step count as equally good."""
 KNOWN_STEPS: Final = 32
-"""What a drafter brings is known after so many steps; until then it counts as equally good too."""
+"""Steps after which a drafter's results count; until then it counts as equally good too."""
 
 
 def spread(
     drafters: Sequence[Endpoint], records: Mapping[RecordKey, DrafterRecord], *, sampled: bool
 ) -> Sequence[Endpoint]:
-    """`drafters`, best first, but those that bring such text about as much as the first in the order of how few sessions they have here."""
+    """Order drafters, best first; those that are about as good as the first one for such text by how few sessions they have here."""
     if not drafters:
         return drafters
     best = _brings(records.get((drafters[0].address, sampled)))
@@ -338,7 +338,7 @@ def _alike(brings: float | None, best: float | None) -> bool:
 
 
 def _brings(record: DrafterRecord | None) -> float | None:
-    """Nodes accepted in a step; None: not known yet."""
+    """Mean number of nodes accepted in a step; None: not known yet."""
     return None if record is None or record.steps < KNOWN_STEPS else record.accepted / record.steps
 
 

@@ -34,21 +34,21 @@ _log = logging.getLogger(__name__)
 MAX_UNREAD = 2**28
 """Bytes that a drafter may leave unread of what it is sent, features not counted, of which no more is sent than it has room for."""
 EVENT_BYTES = 64
-"""What an event takes at least."""
+"""Least bytes of an event."""
 _SAID = 300
-"""Bytes of what a drafter says when it ends the stream."""
+"""Bytes that are kept of the sentence with which a drafter ends the stream."""
 _ENDED = "it ended the stream"
-"""Why a stream is over whose drafter is in order."""
+"""The reason of a stream that ended in order."""
 REMEMBERED = 1024
-"""Drafters whose statistics are kept apart; of those without a stream the first is then counted among the others."""
+"""Drafters with statistics of their own. Beyond that the oldest one without a stream is counted among the others."""
 OTHERS = ""
-"""Stands for the address of all drafters that are not kept apart any more."""
+"""The address under which drafters without statistics of their own are counted."""
 
 DRAFT: Final = f"/{DRAFTER_SERVICE}/Draft"
 
 Stream: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
 Said: TypeAlias = Sequence[tuple[int, ToVerifier | InvalidRequest]]
-"""What a drafter says of which opening; InvalidRequest stands for an event that could not be read."""
+"""(number of the opening, event of the drafter); InvalidRequest stands for an event that could not be read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,17 +61,17 @@ class DrafterStream:
     claims: Claims
     allowance: Allowance
     openings: Openings = field(default_factory=Openings)
-    """Sessions go by the numbers of these, here and in `claims`, `allowance` and `unsent`."""
+    """The numbers of sessions, here and in `claims`, `allowance` and `unsent`."""
     unsent: list[tuple[int, ToDrafter]] = field(default_factory=list[tuple[int, ToDrafter]])
     unread: int = 0
-    """Bytes of what is queued, and of what the transport has not taken yet."""
+    """Bytes that are queued, or that the transport has not taken yet."""
     more: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     dropped: bool = False
     """True once it is closed because its drafter causes too much work."""
 
     def read(self, data: bytes) -> Said:
-        """The events of a message. Raises SpecsplitError for what is no message, or one that is too long, and Overdrawn."""
+        """Parse the events of a message. Raises SpecsplitError for bytes that are no message or too long, and Overdrawn."""
         try:
             self.allowance.parse(len(data))
             message = wire.draft_response_message(data)
@@ -89,7 +89,7 @@ class DrafterStream:
 
 
 class DrafterStreams:
-    """Every drafter this verifier talks to, by address."""
+    """The streams to all drafters of this verifier, by address."""
 
     def __init__(
         self, settings: VerifierSettings, clock: Clock, on_event: Callable[[FromDrafter | DrafterLost], None]
@@ -101,10 +101,10 @@ class DrafterStreams:
         self._openings = 0
         """Opens that were sent, to whatever drafter."""
         self.statistics: dict[str, StreamStatistics] = {}
-        """By drafter address; those of the drafters that were forgotten are in `OTHERS`."""
+        """Statistics by drafter address; those of forgotten drafters are in `OTHERS`."""
 
     def send(self, events: Iterable[tuple[str, int, ToDrafter]]) -> None:
-        """Queue (drafter address, session, event)s. What is queued together leaves as one message per drafter.
+        """Queue (drafter address, session, event)s. Events that are queued together leave as one message per drafter.
 
         Only an open dials. Anything else for a session that was not opened on the drafter's stream belongs to one that was lost, and goes
         with it.
@@ -205,7 +205,7 @@ class DrafterStreams:
                 stream.unread -= sum(_held(event) for _, event in events)
 
     async def _watch(self, stream: DrafterStream) -> str:
-        """A drafter that leaves an open or a commit unanswered, or reads nothing, is as good as dead."""
+        """Return once the drafter leaves an open or a commit unanswered, or reads nothing -> the reason to count it as dead."""
         patience_s = self._settings.drafter_lost_after_s
         while True:
             due = self._clock.now() + patience_s / 4

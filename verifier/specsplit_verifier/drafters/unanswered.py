@@ -48,7 +48,7 @@ class Unanswered:
 
     @property
     def count(self) -> int:
-        """How many they are. For a session that was closed `SAVED` of them stand: what was saved for it while it was open."""
+        """Count them. A session that was closed counts as `SAVED` of them, which is what was saved for it while it was open."""
         return self._sent - self._answered
 
     def sent(self, session: int, event: ToDrafter) -> None:
@@ -64,6 +64,6 @@ class Unanswered:
             asked.commits += 1
 
     def heard(self, session: int, commits: int) -> None:
-        """A grow has come that was made after so many commits of its session."""
+        """Take in a grow that was made after so many commits of its session."""
         if asked := self.sessions.get(session):
             self._answered = max(self._answered, asked.applied(commits))

@@ -1,4 +1,4 @@
-"""Who waits at this verifier for what: a queue of outputs for every session. On the event loop."""
+"""The callers that wait for outputs, with a queue for every session. On the event loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Callers:
 
     @contextmanager
     def waiting(self) -> Iterator[tuple[int, asyncio.Queue[Output]]]:
-        """In here somebody waits for a new session: its number, and where its outputs come. Raises Unavailable once all has failed."""
+        """Register the caller of a new session -> its number and its queue. Raises Unavailable once the verifier has failed."""
         if self.failed.is_set():
             raise Unavailable(self._why)
         session = next(self._ids)
@@ -39,18 +39,18 @@ class Callers:
                 self._idle.set()
 
     def tell(self, session: int, output: Output) -> None:
-        """Give an output to whoever waits for a session, if somebody does."""
+        """Give an output to the caller of a session, if there still is one."""
         queue = self._queues.get(session)
         if queue is not None:
             queue.put_nowait(output)
 
     def fail(self, why: str) -> None:
-        """Nothing can be decoded here any more: every session ends with that sentence. The first one stands."""
+        """End every session with this sentence, since nothing can be decoded here any more. The first sentence stands."""
         self._why = self._why or why
         self.failed.set()
         for queue in self._queues.values():
             queue.put_nowait(Unavailable(self._why))
 
     async def gone(self) -> None:
-        """Return once nobody waits."""
+        """Return once no caller waits."""
         await self._idle.wait()

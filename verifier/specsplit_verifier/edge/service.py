@@ -108,7 +108,7 @@ def main(settings: VerifierSettings) -> int:
 
 
 def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE) -> Service[Verifier]:
-    """The verifier's process, put together. Raises InvalidRequest for a wrong file of tiers, before anything is loaded."""
+    """Build the verifier's process. Raises InvalidRequest for a wrong file of tiers, before anything is loaded."""
     controller_for(settings, AS_SET)
     clock = SystemClock()
     server = Server(settings, "verifier", services=[VERIFIER_SERVICE], session_methods=["Decode"])
@@ -136,7 +136,7 @@ def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE)
 
 
 class _Member:
-    """The verifier's place in a cluster: drafters it may use come in, drafters it lost go out."""
+    """Build the verifier's membership of a cluster: it receives the drafters that it may use, and reports those that it lost."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class _Member:
         self._verifier.engine.post(roster)
 
     def _on_plan(self, order: PlanOrder) -> None:
-        """What does not go with the settings of this verifier is not obeyed: it keeps its own controller, and stays in the cluster."""
+        """Obey an order, unless it does not go with the settings of this verifier, which keeps its own controller then."""
         control = order.control
         try:
             self._verifier.replan(order.changes, control)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
-    """The edge: parse, one call, serialise."""
+    """VerifierService over a Verifier."""
 
     verifier: Verifier
     """Set when the target is loaded; the server answers UNAVAILABLE until then."""
@@ -35,7 +35,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     async def Watch(  # noqa: N802
         self, request: verifier_pb2.WatchRequest, context: Context
     ) -> AsyncIterator[verifier_pb2.WatchResponse]:
-        """What happens to one session."""
+        """Watch one session."""
         async with aclosing(self.verifier.watch(watch_from_wire(request))) as events:
             async for event, missed in events:
                 yield watch_response(event, missed)

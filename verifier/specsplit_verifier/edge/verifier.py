@@ -75,7 +75,7 @@ class Verifier:
                 self._telemetry.ended(session, failure)
 
     def replan(self, changes: PlanChanges, control: Control = AS_SET) -> None:
-        """From the next step on this is what an operator wants, for sessions that are running too; see `PlanOrder`.
+        """Obey an operator's order from the next step on, for sessions that are running too; see `PlanOrder`.
 
         Raises InvalidRequest for a value out of range, or a controller that does not go with the settings.
         """
@@ -87,17 +87,17 @@ class Verifier:
             self.engine.post(wanted)
 
     def subscribe(self, reader: Callable[[StepResult], None]) -> None:
-        """From the next step on `reader` is called with what every one was, on the event loop, behind what it brought to callers."""
+        """Have `reader` called with the result of every step from the next one on, on the event loop, after its outputs are delivered."""
         self._telemetry.subscribe(reader)
 
     @property
     def watching(self) -> bool:
-        """True if the engine is to tell of its steps."""
+        """True if the engine is to deliver the results of steps."""
         return self._telemetry.wanted
 
     @property
     def watched(self) -> frozenset[int]:
-        """Sessions that somebody looks at."""
+        """Sessions that are watched."""
         return self._telemetry.watching.watched
 
     @property
@@ -115,7 +115,7 @@ class Verifier:
         return Control(adaptive, bound_of(self._settings, control.max_draft_tokens))
 
     def watch(self, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
-        """What happens to a session, for people who look on; see `Watching.watch`."""
+        """Watch a session; see `Watching.watch`."""
         return self._telemetry.watching.watch(request_id)
 
     def deliver(
@@ -124,17 +124,17 @@ class Verifier:
         drafts: Sequence[tuple[str, int, ToDrafter]],
         result: StepResult | None,
     ) -> None:
-        """The engine thread's hand-over: one hop to the event loop, whatever the batch."""
+        """Hand a step's outputs over to the event loop, in one hop whatever the batch."""
         self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts, result)
 
     def died(self, why: str = "") -> None:
-        """The engine thread is gone: end every session, saying why, and let the process leave."""
+        """End every session, saying why, and let the process leave: the engine thread is gone."""
         why = why or "the engine of this verifier has died; its log says why"
         _log.error("sessions are handed back, and this process ends: %s", why)
         self._loop.call_soon_threadsafe(self._callers.fail, why)
 
     async def _watch_steps(self, every_s: float) -> None:
-        """A step that hangs takes the verifier with it: sessions are handed back, and the process may leave."""
+        """Hand sessions back, and let the process leave: a step hangs."""
         while not (why := self.engine.watchdog.look(every_s)):
             await asyncio.sleep(every_s)
         _log.error("%s; sessions are handed back, and this process ends", why)
@@ -162,7 +162,7 @@ class Verifier:
             self.on_lost(event.address)
 
     def load(self) -> Load:
-        """Tell how busy the verifier is, for heartbeats."""
+        """Measure how busy the verifier is, for heartbeats."""
         return self.engine.statistics().load
 
     async def drained(self) -> None:
@@ -178,4 +178,4 @@ class Verifier:
 
 
 def _ignore(address: str) -> None:
-    """Stands for `on_lost` where nobody wants to hear of lost drafters."""
+    """Do nothing: the default of `on_lost`."""

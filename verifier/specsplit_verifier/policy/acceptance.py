@@ -1,4 +1,4 @@
-"""How often nodes are accepted, against what their drafter says of them, and whether a session should be drafted for at all."""
+"""How often nodes are accepted, relative to their survivals, and whether a session should be drafted for at all."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 _BINS: Final = 10
-"""By halves of survival; the last bin has all that is less likely."""
+"""Bins, each of half the survival of the one before; the last has all that are less likely."""
 _BELIEF: Final = 4.0
-"""Accepted nodes that the drafter's word counts as in every bin."""
+"""Weight of the drafter's own survivals in every bin, in accepted nodes."""
 _SESSION_BELIEF: Final = 32.0
-"""Accepted nodes that what became of the drafter's other nodes counts as in every session (docs/log.md, 2026-11-23)."""
+"""Weight of the drafter's other sessions in every session, in accepted nodes (docs/log.md, 2026-11-23)."""
 
 IDLE: Final = 32
 """After so many steps in a row that took no node the drafter is told to rest."""
@@ -24,16 +24,16 @@ PROBED: Final = 4
 
 
 class Acceptance:
-    """What becomes of a drafter's nodes, by how likely it says they are. Older steps fade by 0.5 % each."""
+    """Acceptance of a drafter's nodes, by survival. Older steps fade by 0.5 % each."""
 
     def __init__(self) -> None:
         self._accepted = [0.0] * _BINS
         self._expected = [0.0] * _BINS
         self.ratios: Sequence[float] = [1.0] * _BINS
-        """How often nodes of each bin were accepted, relative to what was said of them."""
+        """How often nodes of each bin were accepted, relative to their survivals."""
 
     def observe(self, survivals: Sequence[float], accepted: Sequence[int]) -> None:
-        """Nodes with these survivals were verified, those at the indices `accepted` were accepted."""
+        """Observe that nodes with these survivals were verified, and those at the indices `accepted` were accepted."""
         self._accepted = [0.995 * count for count in self._accepted]
         self._expected = [0.995 * count for count in self._expected]
         for survival in survivals:
@@ -53,11 +53,11 @@ class SessionAcceptance:
 
     @property
     def level(self) -> float:
-        """How often nodes were accepted here, relative to what was said of them: so of those that are still to come."""
+        """How often nodes were accepted in this session, relative to their survivals; nodes to come are expected to do the same."""
         return (self._accepted + _SESSION_BELIEF) / (self._said + _SESSION_BELIEF)
 
     def corrected(self, survivals: Iterable[float]) -> Iterator[float]:
-        """Survivals of nodes, best first, as they have shown to be here: none is above 1, and they fall as the drafter's do."""
+        """Correct survivals of nodes, best first, by the acceptance in this session. They stay in order, and none is above 1."""
         own = (self._accepted + _SESSION_BELIEF) / (self._expected + _SESSION_BELIEF)
         ratios, least = self._drafter.ratios, 1.0
         for survival in survivals:
@@ -65,7 +65,7 @@ class SessionAcceptance:
             yield least
 
     def observe(self, survivals: Sequence[float], accepted: Sequence[int]) -> None:
-        """Nodes with these survivals were verified, those at the indices `accepted` were accepted."""
+        """Observe that nodes with these survivals were verified, and those at the indices `accepted` were accepted."""
         ratios = self._drafter.ratios
         expected = sum(survival * ratios[bin_of(survival)] for survival in survivals)
         self._said = 0.95 * self._said + sum(survivals)
@@ -75,7 +75,7 @@ class SessionAcceptance:
 
 
 def bin_of(survival: float) -> int:
-    """Which bin nodes of such a survival are counted in."""
+    """Find the bin of nodes of such a survival."""
     return int(min(-math.log2(max(survival, 1e-12)), _BINS - 1))
 
 
@@ -94,11 +94,11 @@ class Standing:
 
     @property
     def least(self) -> int:
-        """Nodes that the next step takes whether they pay or not, if they are there."""
+        """Nodes that the next step takes whether they pay or not, as far as there are any."""
         return PROBED if self._left > 0 and not self.resting else 0
 
     def stepped(self, survivals: Sequence[float], accepted: Sequence[int], *, drafter_ready: bool = True) -> None:
-        """The session has made a step over nodes with these survivals; those at the indices `accepted` were accepted.
+        """Observe a step of the session over nodes with these survivals, of which those at the indices `accepted` were accepted.
 
         A step for which a drafter that is at work had said nothing yet (`drafter_ready`), since it still reads or is late, tells
         nothing of its worth.

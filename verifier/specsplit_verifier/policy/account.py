@@ -1,4 +1,4 @@
-"""What was spent lately, what came of it, and what the launched plan would have made of the same."""
+"""The account of recent steps: what they spent and brought, and what the launched plan would have brought."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from specsplit_verifier.records.step import StepResult
 
 FORGETTING = 0.95
 STICKY = 0.8
-"""What is shown changes when what was spent lately is so far from it: more than a rounding, so that it does not flutter."""
+"""The numbers shown change once recent steps are so far from them: more than a rounding, so that they do not flutter."""
 WEIGHED = 8
-"""One step in so many is compared with what the launched plan would make of it."""
+"""One step in so many is compared with the step of the launched plan."""
 
 
 class Faded:
@@ -22,7 +22,7 @@ class Faded:
         self._sum = self._weight = 0.0
 
     def add(self, value: float, weight: float = 1.0) -> None:
-        """Count a step in."""
+        """Add a step."""
         self._sum = FORGETTING * self._sum + value
         self._weight = FORGETTING * self._weight + weight
 
@@ -43,7 +43,7 @@ class Account:
         """Depth and nodes verified, by session that had a drafter."""
         self._length, self._step_s, self._rate, self._gain = Faded(), Faded(), Faded(), Faded()
         self.price: NoDrafts | None = None
-        """What nodes would have cost and brought when a step last took none of those that there were; None: that was never so."""
+        """Cost and gain of nodes when a step last took none although there were some; None: that was never so."""
         self._token_s = 0.0
         self._ratio = 1.0
         self._steps = 0
@@ -58,7 +58,7 @@ class Account:
         return self._steps % WEIGHED == 0
 
     def weighed(self, chosen: Spending, launched: Spending, line: Line) -> None:
-        """This step is about to be made; the launched plan would make that one. To be told if the account `asks`."""
+        """Compare the step that is chosen with that of the launched plan. To be called if the account `asks`."""
         if chosen.length:  # else it is a step of prompts alone, which shows nothing
             self._token_s = line.token_s
             self._ratio = (launched.length * chosen.seconds) / (chosen.length * launched.seconds)
@@ -66,7 +66,7 @@ class Account:
                 self.price = _price(chosen, launched)
 
     def stepped(self, result: StepResult) -> None:
-        """The step is over."""
+        """Add a step that is over."""
         if result.sessions:
             self._add(result)
         depth, tokens = self.depth.mean, 1 + self.nodes.mean
@@ -87,7 +87,7 @@ class Account:
                 self.nodes.add(part.drafted)
 
     def shown(self, plan: Plan) -> Plan:
-        """A plan with what is spent of it lately; what was fixed otherwise stays."""
+        """Replace num_steps and num_draft_tokens of a plan by what recent steps have spent, as far as that is less."""
         shown, last = self._shown, self._last  # once each: metrics ask from another thread
         if shown is None:
             return plan
@@ -97,7 +97,7 @@ class Account:
         return last[2]
 
     def estimate(self) -> Estimate | None:
-        """What was seen lately; None: nothing yet."""
+        """The estimate from recent steps; None: there were none."""
         rate = self._rate.mean
         if not rate:
             return None
@@ -105,12 +105,12 @@ class Account:
 
 
 def _price(bare: Spending, launched: Spending) -> NoDrafts:
-    """What the nodes of the launched plan cost and bring, by session."""
+    """Compute cost and gain of the nodes of the launched plan, by session."""
     sessions = len(launched.nodes)
     nodes = max(1, round(sum(launched.nodes) / sessions))
     return NoDrafts(NoDraftsCause.PRICE, nodes, launched.seconds / bare.seconds, launched.length / sessions)
 
 
 def _stuck(shown: float, now: float) -> int:
-    """The number to show."""
+    """Compute the number to show."""
     return round(now if abs(now - shown) > STICKY else shown)

@@ -21,20 +21,20 @@ class Line(NamedTuple):
     """Seconds of a step by its tokens."""
 
     base_s: float
-    """What does not depend on the nodes that are taken; above 0."""
+    """Seconds that do not depend on the nodes that are taken; above 0."""
     token_s: float
     """Seconds of one token; not below 0."""
 
 
 class Spending(NamedTuple):
-    """What a step verifies."""
+    """The nodes that a step verifies, and what that costs and brings."""
 
     nodes: list[int]
-    """How many of each session's best nodes, the root not counted."""
+    """Number of each session's best nodes that are verified, the root not counted."""
     length: float
     """Tokens that it is expected to commit, all sessions together."""
     seconds: float
-    """What it is expected to take."""
+    """Seconds that it is expected to take."""
 
     def at_least(self, least: Sequence[int]) -> Spending:
         """Take so many nodes of each session, whether they pay or not; there may be fewer to be had."""
@@ -44,7 +44,7 @@ class Spending(NamedTuple):
 
 
 def fixed(sessions: Sequence[Iterable[float]], line: Line, most: int | None = None) -> Spending:
-    """The step that takes as many nodes of every session as there are, `most` at most. None: all of them."""
+    """Make the step that takes all nodes of every session, or `most` of each at most."""
     taken = [list(islice(survivals, most)) for survivals in sessions]
     nodes, length = [len(own) for own in taken], len(taken) + sum(map(sum, taken))
     return Spending(nodes, length, line.base_s + line.token_s * (len(taken) + sum(nodes)))

@@ -1,4 +1,4 @@
-"""What a step verifies and when it begins, by what that brings per second.
+"""The choice of the nodes of a step, and of when it begins, by the tokens that are committed per second.
 
 Every number here is measured: what a step costs (`StepCost`), how often nodes of such a survival are accepted (`Acceptance`), what
 drafters bring after a commit and when (`WaitPolicy`), and which part of what was waited for came (`Trust`).
@@ -27,7 +27,7 @@ REMEMBERED: Final = 64
 
 
 class _Asked(NamedTuple):
-    """A wait that was decided for."""
+    """A wait that was chosen."""
 
     at: float
     sessions: list[int]
@@ -45,19 +45,19 @@ class StepChooser:
         self._trust = Trust()
         self._asked: _Asked | None = None
         self._acceptance: dict[tuple[str, bool], Acceptance] = {}
-        """By address of the drafter, and by whether sessions are sampled."""
+        """Acceptance by address of the drafter, and by whether sessions are sampled."""
         self._standings: dict[int, Standing] = {}
         """Standings by session id."""
 
     def meet(self, sessions: Sequence[Session]) -> None:
-        """Take in which sessions decode now."""
+        """Take in the sessions that decode now."""
         found = ((session.id, self._standing(session)) for session in sessions)
         self._standings = {number: standing for number, standing in found if standing is not None}
 
     def spending(
         self, sessions: Sequence[Session], cost: StepCost, launched: Plan | None, other_tokens: int = 0
     ) -> Spending:
-        """How many nodes of each session a step should take that runs `other_tokens` of others.
+        """Choose how many nodes of each session a step should take that runs `other_tokens` of others.
 
         `launched`: what it is compared with. None: nothing is chosen, and the step takes all nodes that the plans allow.
         """
@@ -74,7 +74,7 @@ class StepChooser:
         return spending.at_least([min(self._least(session), len(own)) for session, own in there])
 
     def _prospect(self, session: Session, now: float) -> Prospect | None:
-        """What may come for a session, in tokens as they have shown to be accepted."""
+        """Estimate the tokens that nodes to come may bring a session, by acceptance so far."""
         prospect = session.drafter.prospect(now, session.plan, session.tree_limits)
         standing = self._standings.get(session.id)
         if prospect is None or standing is None:
@@ -88,20 +88,20 @@ class StepChooser:
     def _corrected(
         self, sessions: Sequence[Session], log_survivals: Sequence[Sequence[float]]
     ) -> list[Iterator[float]]:
-        """Survivals of each session's nodes, best first, as they have shown to be."""
+        """Survivals of each session's nodes, best first, corrected by acceptance so far."""
         return [
             self._standings[session.id].acceptance.corrected(map(math.exp, own)) if own else iter(())
             for session, own in zip(sessions, log_survivals, strict=True)
         ]
 
     def _log_survivals(self, session: Session) -> Sequence[float]:
-        """Log-survivals of the nodes that a session has for a step, best first, the root left out."""
+        """Look up the log-survivals of the nodes that a session has for a step, best first, the root left out."""
         if session.id not in self._standings or not session.plan.speculates:
             return ()
         return session.drafter.log_survivals(session.tree_limits)
 
     def pause(self, sessions: Sequence[Session], spending: Spending, now: float) -> float:
-        """Seconds to wait before looking again, for what would make this step a better one; 0: step now."""
+        """Choose how many seconds to wait before looking again, for nodes that would make this step a better one; 0: step now."""
         self._learn(sessions, spending, now)
         asked = ((session, self._prospect(session, now)) for session in sessions)
         found = [(session, prospect) for session, prospect in asked if prospect is not None]
@@ -116,7 +116,7 @@ class StepChooser:
         return waiting.look_s
 
     def observe(self, result: StepResult) -> None:
-        """A step is over."""
+        """Learn from a step that is over."""
         self._asked = None  # a wait before a step beside prompts was for another step
         self.host_s += SMOOTHING * (result.host_us * 1e-6 - self.host_s)
         self.account.stepped(result)
@@ -129,7 +129,7 @@ class StepChooser:
     def resting_changes(
         self, sessions: Iterable[Session], plan_of: Callable[[PlanChanges], Plan]
     ) -> list[tuple[Session, Plan]]:
-        """Sessions whose drafters are to rest from now on, or no longer, each with the plan that says so."""
+        """Find sessions whose drafters are to rest from now on, or no longer, each with its new plan."""
         found: list[tuple[Session, Plan]] = []
         for session in sessions:
             standing = self._standings.get(session.id)

@@ -1,4 +1,4 @@
-"""What a step costs, learnt from the steps themselves."""
+"""The cost of a step, learnt from steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FORGETTING: Final = 0.99
 _UNITS: Final = 1.0, 64.0, 4096.0
 """Units of the three terms, so that their coefficients are of like size."""
 _TRUST: Final = 1e-3, 0.05, 0.05
-"""How many steps what was believed before counts as, by term: a term that steps say nothing of stays as it was."""
+"""Weight of the prior by term, in steps: a term of which steps show nothing keeps its prior."""
 
 _Three = tuple[float, float, float]
 _Symmetric = tuple[float, float, float, float, float, float]
@@ -25,7 +25,7 @@ class StepCost:
     """
 
     def __init__(self, base_s: float = 0.005, token_s: float = 0.0) -> None:
-        """What is believed before the first step."""
+        """Begin with a prior."""
         self._believed: _Three = base_s, token_s * _UNITS[1], 0.0
         self._moments: _Symmetric = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
         self._seconds: _Three = 0.0, 0.0, 0.0
@@ -56,7 +56,7 @@ class StepCost:
         return self._terms[1] / _UNITS[1]
 
     def predict(self, tokens: int, kv_tokens: int = 0) -> float:
-        """Expected seconds of a step; never less than a tenth of the mean."""
+        """Compute the expected seconds of a step; never less than a tenth of the mean."""
         base, token, kv = self._terms
         return max(base + token / _UNITS[1] * tokens + kv / _UNITS[2] * kv_tokens, 0.1 * self.mean_s)
 

@@ -28,7 +28,7 @@ from specsplit_verifier.sessions.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Who brings what to one step."""
+    """The parts of one step, by session."""
 
     decoding: Sequence[tuple[Session, TreeLimits]]
     """(session, how much of its speculation it brings at most)."""
@@ -46,11 +46,11 @@ class Pause:
 
 
 Controllers = Callable[[Control], Controller]
-"""Makes the controller that an operator wants."""
+"""Makes the controller that an operator orders."""
 
 
 def static(_: Control) -> Controller:
-    """Whatever an operator wants, the plan stays as it was launched."""
+    """Make the controller that keeps the launched plan, whatever an operator orders."""
     return Controller()
 
 
@@ -63,7 +63,7 @@ class Planner:
     def __init__(
         self, launched: Plan, step_token_budget: int, controllers: Controllers = static, *, grouped: bool = False
     ) -> None:
-        """`step_token_budget`: tokens of prompts, and of what is recomputed, in one step at most. `grouped`: it is of a rank of a group."""
+        """`step_token_budget`: tokens of prompts and of recomputed features in one step, at most. `grouped`: this is a rank of a group."""
         self.cost = StepCost()
         self._chooser = StepChooser()
         self._launched = launched
@@ -83,7 +83,7 @@ class Planner:
         return self._under(self._changes)
 
     def replan(self, changes: PlanChanges, control: Control = AS_SET) -> None:
-        """An operator wants this from now on; see `PlanOrder`.
+        """Obey an operator's order from now on; see `PlanOrder`.
 
         Raises InvalidRequest for a controller that does not go with the settings.
         """
@@ -95,11 +95,11 @@ class Planner:
         self._changes = changes
 
     def estimate(self) -> Estimate | None:
-        """Why the default plan is in force; None: nothing has been seen yet, or there is nothing to weigh."""
+        """The estimate behind the default plan; None: there were no steps yet, or there is nothing to weigh."""
         return self._chooser.account.estimate() if self._controller.chooses else None
 
     def no_drafts(self, undrafted: Undrafted) -> NoDrafts | None:
-        """Why these steps had no drafts; None: they had some."""
+        """Explain why these steps had no drafts; None: they had some."""
         planned = not self._controller.chooses or not self.default.speculates
         return undrafted.reason(self._chooser.account.price, planned=planned)
 
@@ -111,16 +111,16 @@ class Planner:
         return not self._grouped and self._adopt(self.wants(sessions))
 
     def wants(self, sessions: int) -> Plan:
-        """What the controller wants for a batch of so many sessions."""
+        """Ask the controller for its plan for a batch of so many sessions."""
         return self._controller.plan(self._launched, sessions)
 
     def agree(self, agreed: Agreed) -> bool:
-        """A turn of the group is over; True if the default plan is another one now."""
+        """Take over the plan of the group after a turn; True if the default plan is another one now."""
         self._others_tokens, plan = agreed.others_rows, agreed.plan
         return plan is not None and self._adopt(plan)
 
     def expected_s(self, tokens: int, kv_tokens: int) -> float:
-        """Seconds that a step should take, beside what other ranks brought to the turn before."""
+        """Estimate the seconds of a step, with the tokens that other ranks brought to the turn before."""
         return self.cost.predict(self._others_tokens + tokens, kv_tokens)
 
     def _adopt(self, adapted: Plan) -> bool:
@@ -130,7 +130,7 @@ class Planner:
         return self.default != before
 
     def plan_of(self, wishes: PlanChanges) -> Plan:
-        """The plan of a session now. Raises InvalidRequest if what its request fixes does not go with the rest."""
+        """Make the plan of a session now. Raises InvalidRequest if what its request fixes does not go with the rest."""
         return self._under(wishes.after(self._changes))
 
     def _under(self, changes: PlanChanges) -> Plan:
@@ -144,7 +144,7 @@ class Planner:
         return changes.over(plan)
 
     def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
-        """The next step over these sessions, in order of arrival, or how long to wait for a better one.
+        """Choose the next step over these sessions, in order of arrival, or how long to wait for a better one.
 
         A step takes everybody once nothing is worth waiting for; beside a prompt it does at once, since there is a forward in any case.
         Sessions that draft and verify alternately are held back by themselves, and join the step once their drafts are there. Beside ranks
@@ -174,15 +174,15 @@ class Planner:
         return prompt_chunks(prefilling, self._budget) if prefilling else []
 
     def resting_changes(self, running: Iterable[Session]) -> Sequence[tuple[Session, Plan]]:
-        """Sessions whose drafters are to rest from now on, or no longer, each with the plan that says so."""
+        """Find sessions whose drafters are to rest from now on, or no longer, each with its new plan."""
         return self._chooser.resting_changes(running, self.plan_of) if self._controller.chooses else []
 
     def shown(self, plan: Plan) -> Plan:
-        """What people who look are told of a session's plan."""
+        """The plan of a session as it is shown; see `Account.shown`."""
         return self._chooser.account.shown(plan) if self._controller.chooses else plan
 
     def observe(self, result: StepResult) -> None:
-        """A step is over."""
+        """Learn from a step that is over."""
         if not (result.failed or result.cold):  # what was tried in vain, or is cold, says nothing of others
             self.cost.observe(result.tokens + result.others_tokens, result.kv_tokens, result.forward_us * 1e-6)
         self._chooser.observe(result)

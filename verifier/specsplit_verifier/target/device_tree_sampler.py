@@ -1,4 +1,4 @@
-"""What comes behind the forward of a step, on the device: the host waits once, for what it has to know of it.
+"""Sampling after the forward of a step, on the device: the host waits once, for the results that it needs.
 
 The forward reads none of this, so it is laid out and copied, in one copy, while the device runs the forward.
 
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class DeviceTreeSampler:
-    """Picks, walks and compacts by kernels, and waits for one copy of what came of a step.
+    """Picks, walks and compacts by kernels, and waits for one copy of the results of a step.
 
     Features follow in a copy that is waited for when somebody asks for their bytes.
     """
@@ -56,7 +56,7 @@ class DeviceTreeSampler:
 
     @torch.inference_mode()
     def _trial(self) -> None:
-        """Run every kernel for a root alone, on each type of logits: what has to be compiled is not compiled within a step."""
+        """Run every kernel for a root alone, on each type of logits, so that nothing is compiled within a step."""
         device, dtype = self._target.device, self._target.model.dtype
         vocab_size = self._target.model.config.vocab_size
         rows = DeviceBatch([Sampling(1.0, top_k=1, top_p=0.5)], vocab_size, device).rows([0])
@@ -69,7 +69,7 @@ class DeviceTreeSampler:
             on_host(walked)
 
     def prepare(self, step: StepInput) -> Accept:
-        """Do nothing yet: the device has no use for any of it before the forward is over. What this returns waits for one copy."""
+        """Do nothing yet, since the device uses none of it before the forward is over. The function that is returned waits for one copy."""
         return partial(self._accept, step)
 
     @torch.inference_mode()
@@ -94,7 +94,7 @@ class DeviceTreeSampler:
     def _walk(
         self, trees: DeviceTrees, rows: DeviceRows, logits: Tensor, paths: Paths, upload: UploadArray
     ) -> tuple[Tensor, Walked]:
-        """Send what was uploaded, pick behind every token, walk, move the KV of what was accepted -> picks int64 [n], and what was."""
+        """Send the uploads, pick behind every token, walk, and move the KV of accepted nodes -> picks int64 [n], accepted paths."""
         pool, device = self._target.pool, self._target.device
         follow = pool.tables.follow(device, upload)
         self._staging.send()
@@ -117,7 +117,7 @@ class DeviceTrees:
     positions: Tensor
     """int64 [n] position of the token that is picked behind each token."""
     starts: Tensor
-    """int64 [B + 1] where each tree begins among the n tokens, then n."""
+    """int64 [B + 1] index of the first of each tree's tokens, then n."""
     tables: Tensor
     """int64 [B] page table of each tree."""
     roots: Tensor
@@ -147,7 +147,7 @@ class DeviceTrees:
         return max(self.depths, default=0)
 
     def places(self, tree: int) -> range:
-        """The places of a tree that may be real."""
+        """The places that a path of this tree may have."""
         start = tree * self.deepest
         return range(start, start + self.depths[tree])
 
@@ -156,7 +156,7 @@ class DeviceTrees:
         return walk(picked, self.tokens, self.parents, self.starts, self.deepest)
 
     def nodes(self, walked: Walked) -> Tensor:
-        """Index in the forward of the token at every place, int64 [B * D]; the root's at places that are not real."""
+        """Index in the forward of the token at every place, int64 [B * D]; the root's at places behind the path."""
         return (walked.paths + self.starts[:-1, None]).view(-1)
 
 
@@ -167,7 +167,7 @@ class AskedLogprobs:
     asking: Sequence[tuple[TreeInput, int, int]]
     """(tree, likeliest tokens wanted, places)"""
     places: Tensor
-    """int64 [R] places of all trees that ask."""
+    """int64 [R] places of all trees whose sessions ask."""
 
     @classmethod
     def of(cls, trees: Sequence[TreeInput], on_device: DeviceTrees, upload: UploadArray) -> AskedLogprobs:
@@ -177,32 +177,32 @@ class AskedLogprobs:
         return cls([(tree, most, on_device.depths[b]) for b, tree, most in asking], upload(places))
 
     def measure(self, logits: Tensor, picked: Tensor, nodes: Tensor) -> Sequence[Tensor]:
-        """Measure at every place what was picked there; nothing if nobody asks."""
+        """Compute log-probabilities of the picks at every place; nothing if no session asks."""
         if not self.asking:
             return ()
         rows = nodes[self.places]
         return measured(logits[rows], picked[rows].clamp(min=0), max(most for _, most, _ in self.asking))
 
     def read(self, measured: Sequence[NDArray[Any]], accepted: Mapping[int, Accepted]) -> Mapping[int, Accepted]:
-        """Add what was measured to what was accepted."""
+        """Add the log-probabilities to the accepted paths."""
         if not self.asking:
             return accepted
         values, likeliest = measured
-        with_logprobs, start = dict(accepted), 0
+        results, start = dict(accepted), 0
         for tree, most, places in self.asking:
             if (made := accepted.get(tree.session)) is not None:
                 rows = slice(start, start + len(made.path))
                 own = listed(
                     made.commits(tree.draft), values[rows, : 1 + most].tolist(), likeliest[rows, :most].tolist()
                 )
-                with_logprobs[tree.session] = replace(made, logprobs=own)
+                results[tree.session] = replace(made, logprobs=own)
             start += places
-        return with_logprobs
+        return results
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WantedOfTree(Wanted):
-    """Features at the places of a tree, of which those in front are wanted: as many as were accepted."""
+    """Features at the places of a tree, of which as many are wanted, from the front, as were accepted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,7 +210,7 @@ class WantedFeatures:
     """The features of a step that drafters want. Their indices are of all places and, behind these, of all tokens of the forward."""
 
     groups: Sequence[tuple[Recipe, Sequence[Wanted], Tensor]]
-    """For each recipe, who wants what, and int64 indices of all that is wanted."""
+    """For each recipe: the parts that are wanted, by session, and int64 indices of all their tokens."""
     tokens: int
     """T: the tokens of the forward."""
 
@@ -229,14 +229,14 @@ class WantedFeatures:
         return cls([(recipe, group, upload(indices[recipe])) for recipe, group in groups.items()], step.tokens)
 
     def gather(self, extractor: Extractor, hidden: Hidden, nodes: Tensor) -> HostCopy:
-        """Make the features of each recipe, uint8 [m, bytes_per_token], wherever something may have been accepted, and send them off."""
+        """Make the features of each recipe, uint8 [m, bytes_per_token], at all places that may be accepted, and begin to copy them."""
         if not self.groups:
             return to_host(())
         everything = torch.cat((nodes, torch.arange(self.tokens, device=nodes.device)))
         return to_host([extractor.packed(recipe, hidden, everything[at]) for recipe, _, at in self.groups], aside=True)
 
     def read(self, copy: HostCopy, accepted: Mapping[int, Accepted]) -> list[Made]:
-        """Part what was made by who wants it. Nothing waits for the copy."""
+        """Split the features by session. Nothing waits for the copy."""
         return parted([group for _, group, _ in self.groups], copy, partial(_count, accepted))
 
 

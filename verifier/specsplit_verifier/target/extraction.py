@@ -1,4 +1,4 @@
-"""Features out of hidden states: the tokens wanted, layers side by side, projected if the need says so, encoded.
+"""Extraction of features from hidden states: of the wanted tokens, with layers side by side, projected if the need says so, encoded.
 
 Tensors in; out come bytes that are made when somebody asks for them.
 """
@@ -29,7 +29,7 @@ from specsplit_verifier.records.feed import Recipe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projection:
-    """A matrix that a head's owner wants applied here, known by its digest."""
+    """The projection of a head, which is applied here, with the digest that names it."""
 
     weight: Tensor
     """[projected_size, feature width]"""
@@ -55,15 +55,15 @@ class Wanted:
 
 
 LATE_TOKENS = 256
-"""Features of forwards of so many tokens at most are made late on a CPU."""
+"""Forwards of so many tokens at most, whose features are made later on a CPU."""
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Made: TypeAlias = tuple[int, Recipe, Features]
-"""(session, how they were made, features)"""
+"""(session, recipe, features)"""
 
 
 def by_recipe(wanted: Sequence[Wanted]) -> dict[Recipe, list[Wanted]]:
-    """Group what is wanted by how it is made; what has no tokens is left out."""
+    """Group the wanted tokens by recipe; sessions without any are left out."""
     groups: dict[Recipe, list[Wanted]] = {}
     for want in wanted:
         if want.at:
@@ -72,7 +72,7 @@ def by_recipe(wanted: Sequence[Wanted]) -> dict[Recipe, list[Wanted]]:
 
 
 def cut(group: Sequence[Wanted], packed: Callable[[], Bytes], counts: Sequence[int]) -> Iterator[Made]:
-    """Part packed features [m, bytes_per_token] of one recipe by who wants them: of each so many tokens, those in front.
+    """Split packed features [m, bytes_per_token] of one recipe by session: of each so many tokens, from the front.
 
     One of which the count is 0 gets nothing. `packed` is asked when somebody asks for bytes.
     """
@@ -85,7 +85,7 @@ def cut(group: Sequence[Wanted], packed: Callable[[], Bytes], counts: Sequence[i
 
 
 def parted(groups: Sequence[Sequence[Wanted]], copy: HostCopy, count: Callable[[Wanted], int]) -> list[Made]:
-    """Part what is being copied, packed features of every group, by who wants it: of each as many tokens in front as `count` says."""
+    """Split the packed features of every group, which are being copied, by session: of each `count` tokens, from the front."""
     made: list[Made] = []
     for number, group in enumerate(groups):
         made += cut(group, partial(_array, copy, number), [count(want) for want in group])
@@ -104,7 +104,7 @@ class Extractor:
         self._projection = projection
 
     def recipe(self, need: FeatureNeed) -> Recipe:
-        """How what a drafter needs is made here. Raises Incompatible, saying why, if it cannot be."""
+        """Make the recipe of the features that a drafter needs. Raises Incompatible, saying why, if they cannot be made here."""
         self._target.capture.check(need.layers)
         layout = need.layout(self._target.hidden_size, self._format())
         if need.projection:
@@ -135,7 +135,7 @@ class Extractor:
             )
 
     def extract(self, wanted: Sequence[Wanted], hidden: Hidden) -> list[Made]:
-        """The features of all that is wanted, on their way to the host in one copy. No tokens give no features.
+        """Make the features of all wanted tokens, and begin to copy them to the host in one copy. No tokens give no features.
 
         On a CPU that copy is made when somebody asks for the bytes: who serialises them is not waited for, and a step is. Not so of many
         tokens, whose hidden states would be held until then, nor where they are projected, which takes time of whoever asks.
@@ -158,7 +158,7 @@ class Extractor:
         return self._packed(group, hidden).numpy()
 
     def _packed(self, group: Sequence[Wanted], hidden: Hidden) -> Tensor:
-        """All that is wanted by one recipe, as `packed` has it."""
+        """Make all features of one recipe, as `packed` does."""
         index = on_device(np.concatenate([want.at for want in group]), self._target.device)
         return self.packed(group[0].recipe, hidden, index)
 

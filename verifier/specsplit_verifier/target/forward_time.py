@@ -1,4 +1,4 @@
-"""How long a forward took: by the clock, or by the device itself where the host only launches it."""
+"""The time of a forward: by the clock, or by the device itself where the host only launches it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specsplit.clock import Clock
 
 
 def forward_time(device: torch.device, clock: Clock) -> HostTime | DeviceTime:
-    """Make ready to time one forward, which is what is done inside."""
+    """Time the forward that is run inside."""
     return DeviceTime(device) if device.type == "cuda" else HostTime(clock)
 
 
@@ -30,7 +30,7 @@ class HostTime:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The seconds that it took."""
         return self._ended - self._began
 
 
@@ -51,6 +51,6 @@ class DeviceTime:
 
     @property
     def seconds(self) -> float:
-        """How long it took. Waits for the second mark; a step that has read what came of it is past that."""
+        """The seconds that it took. Waits for the second mark, which a step whose results were read has passed."""
         self._ended.synchronize()
         return self._began.elapsed_time(self._ended) / 1e3

@@ -1,4 +1,4 @@
-"""How likely the target found the tokens that it picked, for sessions that ask."""
+"""Log-probabilities of the tokens that the target picked, for sessions that ask."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specsplit_verifier.records.step import Accepted, TreeInput
 def with_logprobs(
     accepted: Mapping[int, Accepted], trees: Sequence[TreeInput], logits: Tensor
 ) -> Mapping[int, Accepted]:
-    """Add log-probabilities to what was accepted of every tree that wants some.
+    """Add log-probabilities to the accepted path of every tree that wants some.
 
     `logits` [n, V] are the target's own, behind every token of the trees end to end. Of these only the rows that picked something are read.
     """
@@ -35,11 +35,11 @@ def with_logprobs(
     rows = [start + i for _, start, _, made in asking for i in made.path]
     picked = [token for tree, _, _, made in asking for token in made.commits(tree.draft)]
     read = iter(logprobs_of(logits[rows], picked, max(wanted for _, _, wanted, _ in asking)))
-    with_logprobs = dict(accepted)
+    results = dict(accepted)
     for tree, _, wanted, made in asking:
         own = [replace(each, top=each.top[:wanted]) for each in islice(read, len(made.path))]
-        with_logprobs[tree.session] = replace(made, logprobs=own)
-    return with_logprobs
+        results[tree.session] = replace(made, logprobs=own)
+    return results
 
 
 def logprobs_of(logits: Tensor, tokens: Sequence[int], most: int) -> list[TokenLogprob]:
@@ -65,7 +65,7 @@ def measured(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor]
 def listed(
     tokens: Sequence[int], values: Sequence[Sequence[float]], likeliest: Sequence[Sequence[int]]
 ) -> list[TokenLogprob]:
-    """Put what was measured of R tokens into words."""
+    """Make the values of R tokens from arrays."""
     return [
         TokenLogprob(token, value, tuple(map(TokenLogprob, these, values_of_these)))
         for token, (value, *values_of_these), these in zip(tokens, values, likeliest, strict=True)

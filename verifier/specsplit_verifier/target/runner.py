@@ -1,4 +1,4 @@
-"""The target: a step in, what it made of the step out. The only part of the verifier that touches tensors."""
+"""The target: it takes a step and returns the results. No other part of the verifier touches tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Profiled(NamedTuple):
-    """What one step took."""
+    """The time of one step."""
 
     tokens: int
     kv_tokens: int
@@ -52,7 +52,7 @@ class TargetRunner:
         self.target = target
         self.extractor = Extractor(target) if extractor is None else extractor
         self.profile: Sequence[Profiled] = ()
-        """What steps of a few sizes took at load."""
+        """The times of steps of a few sizes, measured at load."""
         self._paced = paced
         self._clock = clock
         self._first_runs = FirstRuns()
@@ -60,12 +60,12 @@ class TargetRunner:
         self._tree_sampler = tree_sampler_for(target, self.extractor) if tree_sampler is None else tree_sampler
 
     def run(self, step: StepInput) -> StepOutput:
-        """Forward, picks, the walk down every tree, the KV of what was accepted to its place, features.
+        """Run the forward of a step, pick, walk down every tree, move the KV of accepted nodes, and make features.
 
-        What fails is tried again in halves, and what fails by itself once more: it may have been short of memory that another process
-        had. A session that fails then too is the only one to be handed back, and may go on elsewhere. If all of them do, a trial has to
-        show that it is not the device; raises whatever that raises. In a group each try is a turn of its own, and a turn in which
-        nobody has rows runs nothing. Raises RankLost.
+        A step that fails is tried again in halves, and a session that fails by itself once more: another process may have had the memory
+        that was missing. A session that fails then too is handed back, and may go on elsewhere. If all of them fail, a trial has to show
+        that it is not the device; raises whatever that raises. In a group each try is a turn of its own, and a turn in which nobody has
+        rows runs nothing. Raises RankLost.
         """
         output = self._in_halves(step)
         if output.failed and len(output.failed) == len(step.sessions):
@@ -76,11 +76,11 @@ class TargetRunner:
         return output
 
     def _turn(self) -> AbstractContextManager[None]:
-        """The forward that was agreed upon. Nothing that may fail comes between the two, or the others would wait for this rank."""
+        """Run the forward of the turn in here. Nothing fallible comes between agreement and forward: the other ranks would wait."""
         return self.target.turn(self.lockstep.rows, self.lockstep.demand)
 
     def _agree(self, step: StepInput) -> bool:
-        """Whether there is a forward."""
+        """Agree with the other ranks whether there is a forward."""
         demand = self.target.demand(step.rows, step.layers)
         return self.lockstep.turn(step.proposal, step.tokens, step.kv_tokens, demand)
 
@@ -101,7 +101,7 @@ class TargetRunner:
         return self._in_halves(step.only(sessions[:half])).merged_with(self._in_halves(step.only(sessions[half:])))
 
     def _once_more(self, step: StepInput) -> StepOutput:
-        """Try a step of one session for the last time here."""
+        """Run a step of one session for the last time."""
         started, (session,) = self._clock.now(), step.sessions
         try:
             return replace(self._run(step), cold=True)
@@ -156,7 +156,7 @@ def _seconds(runner: TargetRunner, step: StepInput) -> float:
 
 
 def tree_sampler_for(target: CausalLM, extractor: Extractor) -> TreeSampler:
-    """Choose the one for the target's device: kernels where they run. Raises LoadError if they should, and do not.
+    """Choose the tree sampler of the target's device: kernels where they run. Raises LoadError if they should, and do not.
 
     Followers of a split target move KV as its leader does, and only the host tells them.
     """

@@ -1,4 +1,4 @@
-"""How the target's tokens are picked on the host: with the noise of each session, made while the forward runs."""
+"""Sampling of the target's tokens on the host, with the noise of each session, which is made while the forward runs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _Rows_co = TypeVar("_Rows_co", covariant=True)
 
 
 class Batch(Protocol[_Rows_co]):
-    """How some sessions pick: a SamplingBatch or a DeviceBatch."""
+    """The sampling of some sessions: a SamplingBatch or a DeviceBatch."""
 
     def rows(self, owners: Sequence[int]) -> _Rows_co:
-        """Index the rows of a forward, of which number r is of the session owners[r]."""
+        """Index the rows of a forward: row r is of the session owners[r]."""
         ...
 
 
@@ -45,7 +45,7 @@ MakeBatch: TypeAlias = Callable[[Sequence[Sampling], int, torch.device, Sequence
 
 
 class TreeRows(Generic[_Rows]):
-    """How the rows of steps are picked. Most steps are of the sessions, and many of the shape, of the one before."""
+    """The sampling of the rows of steps. It is kept: most steps are of the same sessions as the one before, and many of the same shape."""
 
     def __init__(self, make: MakeBatch[_Rows], vocab_size: int, device: torch.device) -> None:
         self._make = make
@@ -54,10 +54,10 @@ class TreeRows(Generic[_Rows]):
         self._sessions: Sequence[tuple[Sampling, TokenCounts | None]] = ()
         self._batch: Batch[_Rows] | None = None
         self._rows: dict[tuple[int, ...], _Rows] = {}
-        """By the width of every draft."""
+        """Row indices by the widths of all drafts."""
 
     def of(self, trees: Sequence[TreeInput]) -> _Rows:
-        """Every token of every draft is a row."""
+        """Index the rows of a step: every token of every draft is one."""
         sessions = [(tree.sampling, tree.counts) for tree in trees]
         widths = tuple(len(tree.draft.tokens) for tree in trees)
         if self._batch is None or sessions != self._sessions:
@@ -84,7 +84,7 @@ class Sampler:
         self._rows: TreeRows[SamplingRows] = TreeRows(SamplingBatch, vocab_size, device)
 
     def prepare(self, trees: Sequence[TreeInput]) -> Pick:
-        """How to pick behind these drafts. To be asked before their forward: the noise is made beside it."""
+        """Prepare picking behind these drafts, before their forward: the noise is made while that runs."""
         if all(tree.sampling.plain for tree in trees):
             return likeliest_tokens
         if self._device.type == "cpu" and all(tree.sampling.plain or tree.sampling.noisy for tree in trees):
@@ -101,7 +101,7 @@ class Sampler:
         return sampled
 
     def _noisy(self, trees: Sequence[TreeInput]) -> Pick:
-        """How to pick where no row needs more than noise: without an index of the rows, which steps of many sessions seldom share."""
+        """Prepare picking where rows need nothing but noise: without an index of the rows, which steps of many sessions seldom share."""
         seeds = [None if tree.sampling.greedy else tree.sampling.seed for tree in trees for _ in tree.draft.tokens]
         positions = [position + 1 for tree in trees for position in tree.draft.positions]
         divisors = divisors_of([tree.sampling.temperature for tree in trees for _ in tree.draft.tokens])
@@ -116,14 +116,14 @@ class Sampler:
         return noisy
 
     def _make(self, seeds: Sequence[int], positions: Sequence[int]) -> Callable[[], None]:
-        """Begin to make the noise that is missing -> waits for it."""
+        """Begin to make the noise that is missing -> a function that waits for it."""
         if self._noise.has(seeds, positions):
             return lambda: None
         return self._beside.submit(self._noise.warm, seeds, positions, self._vocab_size, self._device).result
 
 
 def paths_of(trees: Sequence[TreeInput]) -> list[Sequence[int]]:
-    """The tokens from below the root to each token of the drafts; of no account, and empty, where nothing is counted."""
+    """List the tokens from below the root to each token of the drafts; empty where no penalties count them."""
     return [path for tree in trees for path in _paths(tree)]
 
 

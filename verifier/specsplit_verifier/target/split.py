@@ -1,4 +1,4 @@
-"""A target that is split over several processes (`tp_size`): this one's part, and all that a process does which follows.
+"""A target that is split over several processes (`tp_size`): the part of this process, and the whole life of a follower.
 
 Only the leader is a verifier, or a rank of a group of them. A follower listens nowhere, has no sessions, and ends with its leader.
 """
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def blaming(group: TensorGroup) -> Iterator[None]:
-    """What fails in here, while a part is loaded, ends the group, and all processes say why. Raises SpecsplitError."""
+    """End the group if loading a part fails in here; all processes say why. Raises SpecsplitError."""
     try:
         yield
     except Exception as error:
@@ -40,7 +40,7 @@ def blaming(group: TensorGroup) -> Iterator[None]:
 
 
 def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
-    """This process's part of the target, captured together with the others'. Raises LoadError if it cannot be served, and RankLost."""
+    """Load this process's part of the target, and capture it with the others. Raises LoadError if it cannot be served, and RankLost."""
     part = SplitLM.load(
         settings.model,
         mesh=group,
@@ -69,7 +69,7 @@ def meet(settings: VerifierSettings, number: int) -> TensorGroup:
 
 
 def run_follower(settings: VerifierSettings, environment: RankEnvironment) -> int:
-    """Follow in this process until the leader leaves; the exit status, 1 if one is lost. Raises SpecsplitError if it cannot start."""
+    """Follow in this process until the leader leaves -> exit status, 1 if a process is lost. Raises SpecsplitError if it cannot start."""
     set_up("verifier", settings.log_level, settings.log_format)
     announce("verifier", settings)
     check_device(settings.device)
@@ -93,7 +93,7 @@ def run_follower(settings: VerifierSettings, environment: RankEnvironment) -> in
 
 
 def captured_layers(setting: str, target: CausalLM) -> frozenset[int]:
-    """Which layers `cuda_graph_layers` means. Raises LoadError for one that the target does not have.
+    """Find the layers that `cuda_graph_layers` names. Raises LoadError for one that the target does not have.
 
     With `auto` those that heads read whose files do not say otherwise: EAGLE and multi-token prediction the last behind the norm, EAGLE-3
     three of those below. They are captured before any head has come, since a capture takes as long as several steps.

@@ -1,4 +1,4 @@
-"""What comes behind the forward of a step: picks, the walk down every tree, the KV of what was accepted, log-probabilities, features."""
+"""Sampling after the forward of a step: picks, the walk down every tree, moving the KV of accepted nodes, log-probabilities, features."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from specsplit_verifier.target.sampler import Sampler
 
 
 class Outcome(NamedTuple):
-    """What came of a step."""
+    """The results of a step."""
 
     accepted: Mapping[int, Accepted]
-    """By session, of every tree behind whose root the target has a pick."""
+    """The accepted path by session, of every tree behind whose root the target has a pick."""
     features: Sequence[Made]
-    """All of every chunk that wants some, then those of accepted tokens."""
+    """Features: those of whole chunks, then those of accepted tokens."""
 
 
 Accept: TypeAlias = Callable[[Tensor, Hidden], Outcome]
-"""Logits [n, V] behind every token of the drafts, end to end, and hidden states of all tokens -> what came of them.
+"""Logits [n, V] behind every token of the drafts, end to end, and hidden states of all tokens -> the results.
 
-The KV of what was accepted is in its place, or is moved there before the device does anything else.
+The KV of accepted nodes is in its place, or is moved there before the device does anything else.
 """
 
 
 class TreeSampler(Protocol):
-    """Settles steps, one after the other."""
+    """Samples steps, one after the other."""
 
     def prepare(self, step: StepInput) -> Accept:
-        """Do what has to be under way before the forward of a step is."""
+        """Begin the work that has to be under way before the forward of a step."""
         ...
 
 
 class HostTreeSampler:
-    """Picks by torch and walks on the host: the reference, and on a CPU the quicker way."""
+    """Picks by torch and walks on the host: the reference, and the faster way on a CPU."""
 
     def __init__(self, target: CausalLM, extractor: Extractor) -> None:
         self._target = target
@@ -61,7 +61,7 @@ class HostTreeSampler:
         return accept
 
     def _compact(self, step: StepInput, accepted: Mapping[int, Accepted]) -> None:
-        """The KV of accepted nodes moves to the front of its tree."""
+        """Move the KV of accepted nodes to the front of its tree."""
         walked = [(tree, accepted[tree.session].path) for tree in step.trees if tree.session in accepted]
         moved = [(row, path) for row, path in walked if path[-1] != len(path) - 1]
         if moved:
@@ -69,7 +69,7 @@ class HostTreeSampler:
 
 
 def _walk(trees: Sequence[TreeInput], picks: Sequence[int | None]) -> dict[int, Accepted]:
-    """Down every tree along the picks; a tree behind whose root there is none is left out."""
+    """Walk down every tree along the picks; a tree without a pick behind its root is left out."""
     accepted: dict[int, Accepted] = {}
     start = 0
     for tree in trees:
@@ -83,7 +83,7 @@ def _walk(trees: Sequence[TreeInput], picks: Sequence[int | None]) -> dict[int, 
 
 
 def _wanted(step: StepInput, accepted: Mapping[int, Accepted]) -> list[Wanted]:
-    """Where in the forward features are worth taking: all of every chunk, and accepted paths, root included."""
+    """Find the tokens of the forward whose features are wanted: those of chunks, and of accepted paths, root included."""
     starts = list(accumulate((row.num_tokens for row in step.rows), initial=0))
     return [
         *wanted_of_chunks(step, starts[len(step.trees) :]),
@@ -96,7 +96,7 @@ def _wanted(step: StepInput, accepted: Mapping[int, Accepted]) -> list[Wanted]:
 
 
 def wanted_of_chunks(step: StepInput, starts: Sequence[int]) -> list[Wanted]:
-    """What is wanted of chunks that start at these places of the forward.
+    """Find the features that are wanted of chunks that start at these places of the forward.
 
     They come before what was accepted: what a session computes anew may push out what its chunk has just joined up with.
     """

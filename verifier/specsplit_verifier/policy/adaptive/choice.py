@@ -1,4 +1,4 @@
-"""Which controller a verifier's settings ask for."""
+"""The choice of a controller by the settings of a verifier."""
 
 from __future__ import annotations
 

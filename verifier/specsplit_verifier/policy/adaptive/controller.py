@@ -1,4 +1,4 @@
-"""What bounds how much a session may speculate: this one leaves the launched plan, and the others are kinds of it."""
+"""The base of controllers, which bound how much a session may speculate. It leaves the launched plan."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from specsplit_verifier.records.step import StepResult
 
 
 class Controller:
-    """Leaves the plan as it was launched. A controller asks nobody for the time, so that it can be tried without an engine."""
+    """Leaves the launched plan. A controller never reads a clock, so that it can be tried without an engine."""
 
     chooses: ClassVar = False
-    """True if a step takes of the plan what pays; False: a step takes all that the plan allows."""
+    """True if a step takes only nodes that pay, within the plan; False: it takes all that the plan allows."""
 
     def plan(self, launched: Plan, sessions: int) -> Plan:
         """The plan in force for a batch of so many sessions, given the plan that the verifier was started with."""
         return launched
 
     def observe(self, result: StepResult) -> None:
-        """A step is over. What was made under another plan than the one in force does not count."""
+        """Learn from a step that is over. Sessions under another plan than the one in force do not count."""

@@ -32,7 +32,7 @@ class EmaController(Controller):
         return replace(launched, num_steps=num_steps, num_draft_tokens=min(256, 1 + nodes))
 
     def observe(self, result: StepResult) -> None:
-        """Sessions whose request, or an older tier, gave them other steps do not count.
+        """Move the tier. Sessions whose request, or an older tier, gave them other steps do not count.
 
         Nor do those without a drafter, but for the tier of 0 steps: nobody gets one there, and it is to be left again.
         """

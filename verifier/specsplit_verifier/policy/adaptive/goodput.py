@@ -1,4 +1,4 @@
-"""The `goodput` controller: what commits the most tokens per second, by acceptance and cost as measured.
+"""The `goodput` controller: the nodes that commit the most tokens per second, by measured acceptance and cost.
 
 Its plan is what a step may spend at most. What a step does spend is chosen for each, so nothing has to be switched when the load or the
 text changes.

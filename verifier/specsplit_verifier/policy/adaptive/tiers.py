@@ -40,7 +40,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """The tier in force in one slot, and what is known of it."""
+    """The tier in force in one slot, and its average."""
 
     index: int
     """Index into the slot's candidates."""
@@ -62,7 +62,7 @@ def first_tier(slot: Slot, num_steps: int) -> Tier:
 
 
 def next_tier(slot: Slot, settings: EmaSettings, tier: Tier, accepted: Sequence[int]) -> Tier:
-    """What a batch makes of the tier that it ran under; nothing if no session counts. `accepted`: accepted drafts of each session."""
+    """Compute the next tier after a batch; it stays if no session counts. `accepted`: accepted drafts of each session."""
     if not accepted:
         return tier
     batches, ema = tier.batches + 1, tier.ema

@@ -40,7 +40,7 @@ class TiersConfig:
 
     @property
     def middle(self) -> int:
-        """The one of these to begin with if nobody says."""
+        """The tier to begin with by default."""
         return self.steps[len(self.steps) // 2]
 
 
@@ -48,7 +48,7 @@ DEFAULT: Final = TiersConfig(EmaSettings(), DEFAULT_SLOTS)
 
 
 class _Common(BaseModel):
-    """What a slot may say for itself, and the file for all of them."""
+    """Fields that a slot may have of its own, and the file for all slots."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
