@@ -138,7 +138,7 @@ class PlanRecord:
     """The default plan of a verifier, and why it is in force."""
 
     default: Plan
-    """What sessions are under where their requests say nothing, as people are told of it."""
+    """What sessions are under where their requests say nothing, as it is shown."""
     switches: int = 0
     """How often it has changed."""
     estimate: Estimate | None = None
@@ -149,8 +149,8 @@ class SessionStep(Protocol):
     """What one step was to a session that brought a tree, the root alone included, in numbers."""
 
     @property
-    def told(self) -> Plan:
-        """The plan that the session stepped under, as people are told of it."""
+    def shown_plan(self) -> Plan:
+        """The plan that the session stepped under, as it is shown."""
         ...
 
     @property

@@ -48,8 +48,8 @@ def check_images(engine: Engine, base: str) -> str:
     expect(
         engine.docker("run", "--rm", "--network=none", *program).strip() == "False", "the coordinator's image has torch"
     )
-    told = ", ".join(f"{service} {size:.0f} MB" for service, size in over.items())
-    return f"images over their base of {sizes[base]:.0f} MB: {told}; none runs as root"
+    listed = ", ".join(f"{service} {size:.0f} MB" for service, size in over.items())
+    return f"images over their base of {sizes[base]:.0f} MB: {listed}; none runs as root"
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Step:
     speculates: bool = True
     hit: bool | None = None
     miss: Miss | None = None
-    told: Plan = field(default_factory=Plan)
+    shown_plan: Plan = field(default_factory=Plan)
 
 
 @dataclass(frozen=True)
@@ -352,10 +352,10 @@ def test_a_step_worked_through_by_hand() -> None:
     metrics = VerifierMetrics(on=True)
     plan = Plan(num_steps=4, num_draft_tokens=12)
     sessions = [
-        Step(drafted=11, depth=4, accepted=3, committed=4, hit=True, told=plan),
-        Step(drafted=6, depth=2, accepted=0, committed=1, hit=False, miss=Miss.LATE, told=plan),
+        Step(drafted=11, depth=4, accepted=3, committed=4, hit=True, shown_plan=plan),
+        Step(drafted=6, depth=2, accepted=0, committed=1, hit=False, miss=Miss.LATE, shown_plan=plan),
         Step(speculates=False),
-        Step(drafted=11, depth=4, accepted=2, committed=2, told=plan),  # a stop token: no bonus, no commit
+        Step(drafted=11, depth=4, accepted=2, committed=2, shown_plan=plan),  # a stop token: no bonus, no commit
     ]
     step = Record(
         sessions=sessions,
@@ -400,7 +400,7 @@ def test_the_gauges_of_the_plan_are_0_without_a_drafter_and_under_a_plan_that_do
     assert value(scrape(metrics), "specsplit_spec_num_steps") == Plan().num_steps
     metrics.step(Record())  # a prompt alone says nothing of the plan
     assert value(scrape(metrics), "specsplit_spec_num_steps") == Plan().num_steps
-    metrics.step(Record(sessions=[Step(speculates=False), Step(speculates=False, told=Plan(num_steps=0))]))
+    metrics.step(Record(sessions=[Step(speculates=False), Step(speculates=False, shown_plan=Plan(num_steps=0))]))
     samples = scrape(metrics)
     assert value(samples, "specsplit_spec_num_steps") == value(samples, "specsplit_spec_num_draft_tokens") == 0
     assert value(samples, "specsplit_accept_length_count") == 1
@@ -408,7 +408,9 @@ def test_the_gauges_of_the_plan_are_0_without_a_drafter_and_under_a_plan_that_do
 
 def test_a_session_that_drafts_counts_for_accept_length_even_if_it_is_shown_as_one_of_0_steps() -> None:
     metrics = VerifierMetrics(on=True)
-    metrics.step(Record(sessions=[Step(told=Plan(num_steps=0)), Step(drafted=4, depth=2, accepted=2, committed=3)]))
+    metrics.step(
+        Record(sessions=[Step(shown_plan=Plan(num_steps=0)), Step(drafted=4, depth=2, accepted=2, committed=3)])
+    )
     samples = scrape(metrics)
     assert value(samples, "specsplit_accept_length_count") == 2
     assert value(samples, "specsplit_accept_length_sum") == 1 + 3

@@ -94,7 +94,7 @@ def test_a_step_shown_as_one_of_0_steps_counts_as_drafted_and_one_whose_plan_has
     (part,) = step(LAUNCHED, 0, 0).sessions
     resting = replace(LAUNCHED, num_steps=0)
     assert replace(part, shown=resting).speculates
-    assert replace(part, shown=resting).told == resting
+    assert replace(part, shown=resting).shown_plan == resting
     assert not replace(part, plan=resting).speculates
 
 

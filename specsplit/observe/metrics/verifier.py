@@ -152,7 +152,7 @@ class VerifierMetrics(Metrics):
             self._turns.count(step.turn, idle=step.idle)
         if sessions := step.sessions:
             self._speculation.count(step)
-            speculating = [s.told for s in sessions if s.speculates]
+            speculating = [s.shown_plan for s in sessions if s.speculates]
             self._num_steps.set(sum(plan.num_steps for plan in speculating) / len(sessions))
             self._num_draft_tokens.set(sum(plan.num_draft_tokens for plan in speculating) / len(sessions))
 

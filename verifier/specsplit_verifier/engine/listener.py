@@ -39,8 +39,8 @@ class Listener:
         """What went wrong while it listened; the engine thread raises it."""
         self._stepping = False
         """True while there is something to listen for; told under the lock, which the inbox's own flag is not."""
-        self._told = True
-        """False while nobody has been told of the step before."""
+        self._delivered = True
+        """False until the results of the step before are delivered."""
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
         self._thread.start()
 
@@ -51,7 +51,7 @@ class Listener:
         After `apply_s` seconds the mirrors take in what was grown. What the listener was too late for is done before the end, so that a
         short step leaves nothing undone.
         """
-        self._stepping, self._told, self._look_at = True, False, None
+        self._stepping, self._delivered, self._look_at = True, False, None
         self._apply_at = self._clock.now() + apply_s
         self._inbox.begin_step()
         self.lock.release()
@@ -80,8 +80,8 @@ class Listener:
         if self._error is not None:
             return  # who knows what is true of the sessions now
         try:
-            if not self._told:
-                self._told = True
+            if not self._delivered:
+                self._delivered = True
                 self._send()
             while (event := self._inbox.take()) is not None:
                 self._hear(event)

@@ -203,8 +203,8 @@ class SessionResult:
         return self.undrafted is not NoDraftsCause.LATE
 
     @property
-    def told(self) -> Plan:
-        """The plan as people are told of it."""
+    def shown_plan(self) -> Plan:
+        """The plan as it is shown."""
         return self.shown or self.plan
 
     @property

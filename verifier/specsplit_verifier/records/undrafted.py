@@ -43,8 +43,8 @@ class Undrafted:
         cause = max(self._without, key=self._without.__getitem__)
         if cause is NoDraftsCause.RESTING:
             cause = NoDraftsCause.PLAN if planned else self._led_to_rest
-        told = price if cause is NoDraftsCause.PRICE and price is not None else NoDrafts(cause)
-        return NoDrafts(told.cause, told.nodes, told.cost_ratio, told.tokens, rarely=bare < self._steps)
+        found = price if cause is NoDraftsCause.PRICE and price is not None else NoDrafts(cause)
+        return NoDrafts(found.cause, found.nodes, found.cost_ratio, found.tokens, rarely=bare < self._steps)
 
     @property
     def _led_to_rest(self) -> NoDraftsCause:

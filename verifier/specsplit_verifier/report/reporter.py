@@ -44,7 +44,7 @@ class Reporter:
             token_s=now.token_s,
             estimate=estimate if estimate is not None and _makes_sense(estimate) else None,
             drafters=_most_used(
-                _told(self.names[address], sampled, now.drafters[address, sampled], each)
+                _report_of(self.names[address], sampled, now.drafters[address, sampled], each)
                 for (address, sampled), each in lately.items()
                 if address in self.names
             ),
@@ -58,12 +58,12 @@ def _makes_sense(estimate: Estimate) -> bool:
     return all(math.isfinite(number) and number >= 0 for number in numbers)
 
 
-def _most_used(told: Iterable[DrafterReport]) -> tuple[DrafterReport, ...]:
+def _most_used(reports: Iterable[DrafterReport]) -> tuple[DrafterReport, ...]:
     """The reports of most steps, as many as the coordinator takes: of more it would refuse the whole heartbeat."""
-    return tuple(sorted(told, key=lambda each: -each.steps)[:MAX_MEMBERS])
+    return tuple(sorted(reports, key=lambda each: -each.steps)[:MAX_MEMBERS])
 
 
-def _told(member_id: str, sampled: bool, record: DrafterRecord, lately: DrafterSums) -> DrafterReport:
+def _report_of(member_id: str, sampled: bool, record: DrafterRecord, lately: DrafterSums) -> DrafterReport:
     steps, trips = lately.steps, lately.round_trips
     return DrafterReport(
         member_id=member_id,

@@ -186,9 +186,9 @@ def _verified(part: SessionResult, batch_size: int) -> dict[str, int | bool]:
         "num_correct_drafts": part.accepted,
         "accepted_tokens": part.accepted,
         "hit": part.hit is True,
-        "plan.num_steps": part.told.num_steps,
-        "plan.topk": part.told.topk,
-        "plan.num_draft_tokens": part.told.num_draft_tokens,
+        "plan.num_steps": part.shown_plan.num_steps,
+        "plan.topk": part.shown_plan.topk,
+        "plan.num_draft_tokens": part.shown_plan.num_draft_tokens,
         "batch_size": batch_size,
         "idle": part.drafted == 0,
     }

@@ -42,7 +42,7 @@ def watched_step(result: SessionResult, tree: TreeView) -> WatchedStep:
         result.committed,
         draft.positions[0],
         commit.number if commit else 0,
-        result.told,
+        result.shown_plan,
         result.reply.speculation,
         result.reply.no_drafts,
     )

@@ -189,7 +189,7 @@ class Session:
     ) -> SessionResult:
         """Commit the accepted path and the bonus, or finish. `watched`: somebody wants to see the speculation as it was.
 
-        `shown`: what people are told of its plan, where that is not the plan. `undrafted`: why the draft is its root alone.
+        `shown`: its plan as it is shown, where that is another. `undrafted`: why the draft is its root alone.
         `explain`: asked now and then why the steps so far had no drafts.
         """
         path, drafter, counters = accepted.path, self.drafter, self.counters
@@ -202,8 +202,8 @@ class Session:
             self.kv_length += len(path)
             reroot = drafter.commit(draft, accepted, now)
         counters.step(len(draft.tokens) - 1, len(path) - 1, reroot.hit, undrafted)
-        told = watched or reason is not None or counters.explains
-        totals, no_drafts = counters.totals, explain(counters.undrafted) if told else None
+        explains = watched or reason is not None or counters.explains
+        totals, no_drafts = counters.totals, explain(counters.undrafted) if explains else None
         logprobs, cached = accepted.logprobs[: len(kept)], self.cached_tokens or 0
         correct = min(len(path) - 1, len(kept))
         output = Tokens(kept, correct, totals, logprobs, cached, no_drafts) if kept else None
