@@ -29,7 +29,7 @@ _SLOW_S: Final = 5.0
 class Asking:
     """One request on its way."""
 
-    def __init__(self, known: Known, asked: Asked, stillness: Stillness) -> None:
+    def __init__(self, known: Known, asked: Asked, stillness: Stillness, hang_s: float = HANG_S) -> None:
         self.asked = asked
         self.sent = 0
         """How many times the request was sent."""
@@ -42,6 +42,7 @@ class Asking:
         self.over = False
         self._known = known
         self._stillness = stillness
+        self._hang_s = hang_s
         self._began = time.monotonic()
 
     @property
@@ -63,10 +64,10 @@ class Asking:
     async def _sent(self, client: AsyncClient) -> tuple[Outcome, str]:
         self.sent += 1
         try:
-            async with asyncio.timeout(HANG_S):
+            async with asyncio.timeout(self._hang_s):
                 return await self._answered(client)
         except TimeoutError:
-            return Outcome.HUNG, f"not over {HANG_S:g} s after it was sent"
+            return Outcome.HUNG, f"not over {self._hang_s:g} s after it was sent"
         except SpecsplitError as error:
             return self._ended(error), f"{type(error).__name__}: {error}"
 

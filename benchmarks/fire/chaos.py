@@ -22,7 +22,7 @@ from benchmarks.fire.samples import Samples
 from benchmarks.fire.stillness import STANDSTILL_S
 from benchmarks.fire.strike import AGAIN, NEXT, Strike
 from benchmarks.fire.telling import tell
-from benchmarks.fire.verdict import conclude, run_out, settled
+from benchmarks.fire.verdict import conclude, judge_growth, run_out, settled
 from specsplit.cli.local import LocalCluster
 
 VERIFIERS, CALLERS = 2, 6
@@ -49,7 +49,8 @@ def run(fire: Fire, seconds: float) -> Findings:
         chaos = Chaos(fire, cluster, logs)
         left = run_out(fire, chaos.run(seconds))
     chaos.report(findings, expected_kinds(chaos.lasted_s))
-    conclude(findings, chaos.load, logs, chaos.samples, left)
+    conclude(findings, chaos.load, logs, left)
+    judge_growth(findings, chaos.samples, logs.folder)
     return findings
 
 
@@ -84,7 +85,7 @@ class Chaos:
         """What was left when all was over."""
         until, self.lasted_s = time.monotonic() + seconds, seconds
         async with beside(
-            self.samples.keep(self._cluster, self._logs, SAMPLE_S),
+            self.samples.keep(lambda: self._cluster.children, self._logs, SAMPLE_S),
             self._mutes.run(),
             self._plans.run(),
             tell(self._fire, seconds, self.load, self._told),

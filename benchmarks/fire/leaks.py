@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Final
 
 from benchmarks.fire.samples import DESCRIPTORS, PAGES, RSS, SESSIONS, TASKS, THREADS, Life, Samples
@@ -19,6 +20,11 @@ STRETCHES: Final = 12
 """Equal parts of what is judged of a life; of fewer samples each is a part."""
 JUDGED_MINUTES: Final = 3.0
 """A shorter life is not judged."""
+
+SWELLS_AFTER: Final = 12
+"""Samples without which nothing is said of how a process swells."""
+MOST_SWELLING: Final = 64.0
+"""MiB that a process may grow in the second half of a run in which it is fed nonsense: caches fill, allocators hold on to what they had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +88,14 @@ def growths(taken: Samples) -> Iterator[Growth]:
             points = [(at / 60, amounts[what]) for at, amounts in warm if what in amounts]
             if len(points) >= LEAST_SAMPLES:
                 yield Growth(life, what, slope(least(points)), minutes)
+
+
+def swellings(taken: Samples) -> dict[Life, float]:
+    """MiB of RSS by which each process grew in the second half of its samples: from the median of its first quarter to that of its last."""
+    found: dict[Life, float] = {}
+    for life, sampled in taken.lives.items():
+        half = [amounts[RSS] for _, amounts in sampled[len(sampled) // 2 :]]
+        if len(sampled) >= SWELLS_AFTER:
+            quarter = len(half) // 4
+            found[life] = median(half[-quarter:]) - median(half[:quarter])
+    return found

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
-from benchmarks.fire.asking import Asking
+from benchmarks.fire.asking import HANG_S, Asking
 from benchmarks.fire.fire import LONGEST, Fire
 from benchmarks.fire.mix import Asked, requests
 from benchmarks.fire.outcomes import Tally
 from benchmarks.fire.stillness import Stillness
 from specsplit.client import AsyncClient
+from specsplit.settings import TransportSettings
 
 Mix = Callable[[random.Random, int, int], Iterator[Asked]]
 
@@ -24,13 +25,17 @@ class Load:
     `fire.known` has to be there before the event loop begins.
     """
 
-    def __init__(self, fire: Fire, address: str, callers: int, stream: str = "requests", mix: Mix = requests) -> None:
-        """`stream` names the draws of this load among those of the seed."""
+    def __init__(
+        self, fire: Fire, address: str, callers: int, stream: str = "requests", mix: Mix = requests,
+        transport: TransportSettings | None = None, hang_s: float = HANG_S,
+    ) -> None:  # fmt: skip
+        """`stream` names the draws of this load among those of the seed; a request that is not over after `hang_s` hangs."""
         self.tally = Tally()
         self.stillness = Stillness()
         self.running: set[Asking] = set()
         self._fire = fire
-        self._address = address
+        self._dialled = address, transport
+        self._hang_s = hang_s
         self._draws = [mix(fire.chance(f"{stream} {each}"), len(fire.known), LONGEST) for each in range(callers)]
         self._callers: list[asyncio.Task[None]] = []
         self._calm = asyncio.Event()
@@ -55,7 +60,7 @@ class Load:
         self.stillness.mark()
 
     async def _call(self, draws: Iterator[Asked]) -> None:
-        async with AsyncClient(self._address) as client:
+        async with AsyncClient(*self._dialled) as client:
             for asked in draws:
                 await asyncio.sleep(asked.pause_s)
                 if self._calm.is_set():
@@ -63,7 +68,7 @@ class Load:
                 await self._ask(client, asked)
 
     async def _ask(self, client: AsyncClient, asked: Asked) -> None:
-        asking = Asking(self._fire.known[asked.text], asked, self.stillness)
+        asking = Asking(self._fire.known[asked.text], asked, self.stillness, self._hang_s)
         self.running.add(asking)
         try:
             outcome, why = await asking.outcome(client)

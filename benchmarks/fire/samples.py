@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Final
 
 from benchmarks.fire.logs import Logs
 from benchmarks.scrape import fetched, samples
-from specsplit.cli.local import Child, LocalCluster
+from specsplit.cli.local import Child
 
 RSS, DESCRIPTORS, THREADS, TASKS, SESSIONS, PAGES = (
     "RSS",
@@ -56,11 +56,11 @@ class Samples:
             if amounts:
                 self.lives.setdefault(Life(child.name, child.pid), []).append((time.monotonic(), amounts))
 
-    async def keep(self, cluster: LocalCluster, logs: Logs, every_s: float) -> None:
-        """Take samples until cancelled, and note who has died."""
+    async def keep(self, children: Callable[[], Sequence[Child]], logs: Logs, every_s: float) -> None:
+        """Take samples of those that there are then until cancelled, and note who has died."""
         while True:
-            await self.take(cluster.children, logs)
-            logs.look(cluster.children)
+            await self.take(children(), logs)
+            logs.look(children())
             await asyncio.sleep(every_s)
 
     def write(self, file: Path) -> None:

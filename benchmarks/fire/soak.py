@@ -11,7 +11,7 @@ from benchmarks.fire.load import Load
 from benchmarks.fire.logs import Logs
 from benchmarks.fire.samples import Samples
 from benchmarks.fire.telling import tell
-from benchmarks.fire.verdict import conclude, run_out, settled
+from benchmarks.fire.verdict import conclude, judge_growth, run_out, settled
 from specsplit.cli.local import LocalCluster
 
 CALLERS: Final = 4
@@ -26,14 +26,17 @@ def run(fire: Fire, seconds: float) -> Findings:
     with fire.cluster("soak") as (cluster, logs):
         load = Load(fire, cluster.address, CALLERS, "soak")
         left = run_out(fire, _soaked(fire, cluster, logs, load, samples, seconds))
-    conclude(findings, load, logs, samples, left)
+    conclude(findings, load, logs, left)
+    judge_growth(findings, samples, logs.folder)
     return findings
 
 
 async def _soaked(fire: Fire, cluster: LocalCluster, logs: Logs, load: Load, samples: Samples, seconds: float) -> str:
     """What was left when all was over."""
     every_s = max(LEAST_SAMPLE_S, seconds / MOST_SAMPLES)
-    async with beside(samples.keep(cluster, logs, every_s), tell(fire, seconds, load, lambda: _told(samples))):
+    async with beside(
+        samples.keep(lambda: cluster.children, logs, every_s), tell(fire, seconds, load, lambda: _told(samples))
+    ):
         async with load:
             await fire.ending.wait(seconds)
         return await settled(cluster.address)

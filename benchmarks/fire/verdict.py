@@ -6,6 +6,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.fire.findings import Findings
@@ -16,6 +17,8 @@ from benchmarks.fire.logs import Logs
 from benchmarks.fire.samples import Samples
 from benchmarks.leftover import left_over
 from specsplit.client import AsyncClient
+from specsplit.errors import SpecsplitError
+from specsplit.settings import TransportSettings
 
 SETTLE_S: Final = 60.0
 
@@ -29,23 +32,38 @@ def run_out(fire: Fire, work: Coroutine[Any, Any, str]) -> str:
         return f"the run broke off: {error!r}"
 
 
-async def settled(address: str) -> str:
-    """What is left when all requests are over, once it is nothing or a minute has passed. Raises SpecsplitError."""
+async def settled(address: str, transport: TransportSettings | None = None, members: int | None = None) -> str:
+    """What is left when all requests are over, once it is nothing or a minute has passed; `members`: how many there are to be, or any."""
     deadline = time.monotonic() + SETTLE_S
-    async with AsyncClient(address) as client:
-        while (left := left_over(await client.cluster(SETTLE_S))) and time.monotonic() < deadline:
+    async with AsyncClient(address, transport) as client:
+        while (left := await _left(client, members)) and time.monotonic() < deadline:
             await asyncio.sleep(0.25)
     return left
 
 
-def conclude(findings: Findings, load: Load, logs: Logs, samples: Samples, left: str) -> None:
+async def _left(client: AsyncClient, members: int | None) -> str:
+    try:
+        cluster = await client.cluster(SETTLE_S)
+    except SpecsplitError as error:
+        return f"the coordinator did not answer: {error}"
+    there = [each.member_id for each in cluster.members]
+    if members is not None and len(there) != members:
+        return f"there were {len(there)} members in the place of {members}: {there}"
+    return left_over(cluster)
+
+
+def conclude(findings: Findings, load: Load, logs: Logs, left: str) -> None:
     """The rows that all parts have, once the cluster is down. `left`: what was there at the end and should not have been."""
     load.tally.report(findings)
     load.stillness.report(findings)
     findings.must_be_none("tracebacks", logs.tracebacks)
     findings.must_be_none("processes that died, or did not leave with status 0", logs.unwell)
     findings.must_be_none("left over when all requests were over", [left] if left else [])
-    samples.write(logs.folder / "samples.jsonl")
+
+
+def judge_growth(findings: Findings, samples: Samples, folder: Path) -> None:
+    """The rows of what processes held, which is written into `folder` too."""
+    samples.write(folder / "samples.jsonl")
     grown = list(growths(samples))
     for what, bound in BOUNDS.items():
         here = [each for each in grown if each.what == what]

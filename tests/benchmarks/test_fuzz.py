@@ -4,58 +4,61 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from rich.console import Console
 
 from benchmarks.context import Context
+from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
-from benchmarks.fire.fuzz import borders, calls, servers
-from benchmarks.fire.fuzz import storm as storms
+from benchmarks.fire.fuzz import calls
 from benchmarks.fire.fuzz.__main__ import arguments
-from benchmarks.fire.fuzz.calls import HEALTH, REFLECTION, SILENT_S, Ended, Manner, Method, call, methods_of
-from benchmarks.fire.fuzz.case import Case
+from benchmarks.fire.fuzz.calls import DRAFT, GENERATE, JOIN, METHODS, SILENT_S, Ended, Manner, Method, call
 from benchmarks.fire.fuzz.corpus import Conversation, Corpus
-from benchmarks.fire.fuzz.generated import kind_of
+from benchmarks.fire.fuzz.draws import Case, Draws
 from benchmarks.fire.fuzz.ground import ROLES, Ground
-from benchmarks.fire.fuzz.memory import MOST_GROWTH, Memory
+from benchmarks.fire.fuzz.messages import changed, hostile, kind_of, messages, shuffled, spoiled, values
 from benchmarks.fire.fuzz.part import replay
-from benchmarks.fire.fuzz.relay import relayed
-from benchmarks.fire.fuzz.scene import Spite
+from benchmarks.fire.fuzz.parties import Program, Scene
+from benchmarks.fire.fuzz.peer import Hostility, Peer, passed_on, remembered, serving
 from benchmarks.fire.fuzz.storm import Storm
 from benchmarks.fire.fuzz.tally import Tally
+from benchmarks.fire.leaks import MOST_SWELLING, swellings
+from benchmarks.fire.samples import RSS, Life, Samples
 from benchmarks.known import Known
 from benchmarks.ports import free_ports
 from specsplit.cli.tokens import write
-from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
+from specsplit.membership import Drain, Registered
+from specsplit.rpc import COORDINATOR_SERVICE
 from specsplit.rpc.permissions import PERMISSIONS
-from specsplit.v1 import common_pb2, drafter_pb2
-from specsplit.wire.limits import MAX_NAME
-from tests.rpc.toy import serving
+from specsplit.v1 import cluster_pb2, common_pb2, drafter_pb2
+from specsplit.wire.cluster import directive_to_wire
+from specsplit.wire.limits import MAX_BIASES, MAX_NAME
+from tests.rpc.toy import serving as toy
 
-METHODS = methods_of(COORDINATOR_SERVICE, CLUSTER_SERVICE, VERIFIER_SERVICE, DRAFTER_SERVICE, HEALTH, REFLECTION)
-MODEL_INFO = next(each for each in METHODS if each.name == "CoordinatorService.GetModelInfo")
-GENERATE = next(each for each in METHODS if each.name == "CoordinatorService.Generate")
+MODEL_INFO = METHODS[f"/{COORDINATOR_SERVICE}/GetModelInfo"]
+REFLECTED = next(each for each in METHODS.values() if not each.is_ours)
 OPEN = drafter_pb2.DraftRequest(
     events=[drafter_pb2.DraftRequestEvent(session_id=1, open=drafter_pb2.OpenEvent(token_ids=[1, 2, 3], max_nodes=9))]
 ).SerializeToString()
 
 
-def spite(seed: int, **how: int) -> Spite:
-    return Spite.of(random.Random(seed), **how)
+def draws(seed: int) -> Draws:
+    return Draws(random.Random(seed))
 
 
 def test_every_method_that_a_server_has_is_fuzzed() -> None:
-    assert {each.path for each in METHODS} >= set(PERMISSIONS)
+    assert {*METHODS} >= set(PERMISSIONS)
 
 
 def test_a_case_draws_the_same_again_and_no_other_case_does() -> None:
@@ -66,48 +69,48 @@ def test_a_case_draws_the_same_again_and_no_other_case_does() -> None:
         Case(2, "client", 7),
         Case(1, "drafter", 7),
     ]
-    drawn = [Spite.of(each.chance()).message(OPEN, kind_of(drafter_pb2.DraftRequest), kept=0.0) for each in cases]
+    drawn = [hostile(case.draws(), OPEN, DRAFT.request, made=0.5, kept=0.0) for case in cases]
     assert drawn[0] == drawn[1] and len(set(drawn)) == 4
     assert cases[0].name == "client:7"
 
 
-def test_generated_messages_set_every_field_of_every_request_and_answer() -> None:
-    for method in METHODS:
-        for kind in (method.request, method.answer):
-            found, generator = set[str](), spite(3, most=300).generator
-            for _ in range(400):
-                _note(generator.message(kind), found)
-            assert {field.full_name for field in kind.fields} <= found, method.name
+def test_what_is_drawn_depends_on_nothing_that_was_drawn_before() -> None:
+    first = [draws(3)(messages(DRAFT.request)) for _ in range(2)]
+    draws(4)(messages(JOIN.request))
+    assert first[0] == first[1] == draws(3)(messages(DRAFT.request))
 
 
-def _note(message: Message, found: set[str]) -> None:
-    """Add the names of the fields that are set, those of messages inside too."""
-    for field, value in message.ListFields():
-        found.add(field.full_name)
-        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
-            for inner in value if field.is_repeated else [value]:
-                _note(inner, found)
+def test_made_messages_set_every_field_of_every_request_and_answer() -> None:
+    drawn = draws(3)
+    for kind in {kind.full_name: kind for each in METHODS.values() for kind in (each.request, each.answer)}.values():
+        found, wanted = set[str](), {field.full_name for field in kind.fields}
+        for _ in range(400):
+            found |= {field.full_name for field, _ in drawn(messages(kind)).ListFields()}
+            if found >= wanted:
+                break
+        assert found >= wanted, kind.full_name
 
 
 def test_values_stand_at_the_borders() -> None:
-    chance = random.Random(1)
-    request_id = cast("FieldDescriptor", GENERATE.request.fields_by_name["request_id"])
-    lengths = {len(cast("str", borders.scalar(chance, request_id, 10_000))) for _ in range(2_000)}
+    drawn = draws(1)
+    lengths = {len(drawn(values(GENERATE.request.fields_by_name["request_id"]))) for _ in range(600)}
     assert lengths >= {0, MAX_NAME - 1, MAX_NAME, MAX_NAME + 1}
-    top_k = cast("FieldDescriptor", common_pb2.Sampling.DESCRIPTOR.fields_by_name["top_k"])
-    numbers = {borders.scalar(chance, top_k, 1) for _ in range(5_000)}
-    assert numbers >= {0, 1, 2**31, 2**32 - 1}
-    assert all(0 <= cast("int", number) < 2**32 for number in numbers)
-    floats = Counter(str(borders.number(chance)) for _ in range(2_000))
-    assert floats.keys() >= {"nan", "inf", "-inf", "-0.0"}
+    sampling = kind_of(common_pb2.Sampling).fields_by_name
+    numbers = {drawn(values(sampling["top_k"])) for _ in range(1_000)}
+    assert numbers >= {0, 1, 2**31, 2**32 - 1} and all(0 <= number < 2**32 for number in numbers)
+    assert {len(drawn(values(sampling["logit_bias"]))) for _ in range(300)} >= {0, MAX_BIASES, MAX_BIASES + 1}
+    floats = {str(drawn(values(sampling["top_p"]))) for _ in range(300)}
+    assert floats >= {"nan", "inf", "-inf", "-0.0"}
+    reasons = kind_of(common_pb2.NoDrafts).fields_by_name["cause"]
+    assert {drawn(values(reasons)) for _ in range(200)} >= {-1, 0, 9, 10, 2**31 - 1}, "also those that nobody has"
 
 
 def test_changed_messages_are_messages_still_and_spoiled_ones_often_are_not() -> None:
-    kind, drawn = kind_of(drafter_pb2.DraftRequest), spite(5)
-    changed = [drawn.mutator.changed(OPEN, kind) for _ in range(200)]
-    assert all(_reads(data, kind) for data in changed) and len(set(changed)) > 100
-    spoiled = [drawn.mutator.spoiled(OPEN) for _ in range(200)]
-    assert 0 < sum(_reads(data, kind) for data in spoiled) < 100
+    drawn = draws(5)
+    others = [drawn(changed(OPEN, DRAFT.request)) for _ in range(200)]
+    assert all(_reads(data, DRAFT.request) for data in others) and len(set(others)) > 100
+    spoilt = [drawn(spoiled(OPEN)) for _ in range(200)]
+    assert 0 < sum(_reads(data, DRAFT.request) for data in spoilt) < 150 and {b""} < {*spoilt}
 
 
 def _reads(data: bytes, kind: Descriptor) -> bool:
@@ -119,8 +122,8 @@ def _reads(data: bytes, kind: Descriptor) -> bool:
 
 
 def test_a_shuffled_conversation_drops_doubles_and_exchanges() -> None:
-    drawn, said = spite(2), [b"a", b"b", b"c", b"d"]
-    found = [drawn.mutator.shuffled(said, [b"x"]) for _ in range(300)]
+    drawn, said = draws(2), [b"a", b"b", b"c", b"d"]
+    found = [drawn(shuffled(said, [b"x"])) for _ in range(300)]
     assert {len(each) for each in found} >= {0, 1, 2, 3, 4, 5}
     assert any(sorted(each) == said and each != said for each in found), "exchanged"
     assert any(first == second for each in found for first, second in pairwise(each)), "doubled"
@@ -144,7 +147,7 @@ def test_a_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
         (GENERATE, grpc.StatusCode.OK, "", False),
         (GENERATE, grpc.StatusCode.INVALID_ARGUMENT, "sampling.top_p: is 2, expected 0..1", False),
         (GENERATE, grpc.StatusCode.INVALID_ARGUMENT, "no good", True),
-        (METHODS[-1], grpc.StatusCode.INVALID_ARGUMENT, "no good", False),
+        (REFLECTED, grpc.StatusCode.INVALID_ARGUMENT, "no good", False),
         (GENERATE, grpc.StatusCode.UNKNOWN, "", True),
         (GENERATE, grpc.StatusCode.INTERNAL, "internal error in Generate; the log says more", True),
         (GENERATE, grpc.StatusCode.INTERNAL, "Internal error from Core", False),
@@ -154,8 +157,10 @@ def test_a_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_what_counts_as_a_bad_end(method: Method, code: grpc.StatusCode, sentence: str, wrong: bool) -> None:
     tally = Tally()
-    tally.ended(Case(1, "client", 3), method, Ended(code, sentence, 2, 0))
-    assert len(tally.faults) == wrong and tally.sent == 2 and tally.statuses == {method.name: {code.name: 1}}
+    tally.ended(Case(1, "client", 3), method, Ended(code, sentence, 2))
+    assert (
+        len(tally.faults) == wrong and tally.messages.total() == 2 and tally.statuses == {method.name: {code.name: 1}}
+    )
     assert all(fault.startswith("client:3: ") for fault in tally.faults)
 
 
@@ -163,35 +168,58 @@ async def test_a_servicer_that_breaks_on_a_message_is_found_out() -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
-    async with serving() as (server, _), grpc.aio.insecure_channel(server.bound) as channel:
+    async with toy() as (server, _), grpc.aio.insecure_channel(server.bound) as channel:
         end = await call(channel, MODEL_INFO, [b""], Manner())
         assert (end.code, end.fault(MODEL_INFO)) == (grpc.StatusCode.OK, None)
         end = await call(channel, MODEL_INFO, [b"\xff"], Manner())
         assert (end.code, end.fault(MODEL_INFO)) == (grpc.StatusCode.INVALID_ARGUMENT, None)
-    async with serving(broken) as (server, _), grpc.aio.insecure_channel(server.bound) as channel:
+    async with toy(broken) as (server, _), grpc.aio.insecure_channel(server.bound) as channel:
         assert "INTERNAL" in str((await call(channel, MODEL_INFO, [b""], Manner())).fault(MODEL_INFO))
 
 
-async def test_a_relay_passes_a_call_on_and_keeps_both_sides_of_it() -> None:
-    async with (
-        serving() as (server, _),
-        relayed(server.bound) as (address, relay),
-        grpc.aio.insecure_channel(address) as channel,
-    ):
-        request = GetMessageClass(GENERATE.request)(text="hello").SerializeToString()
-        end = await call(channel, GENERATE, [request], Manner())
-        refused = await call(channel, GENERATE, [b"\xff"], Manner())
-    assert (end.code, end.answers) == (grpc.StatusCode.OK, 2)
+async def test_a_peer_that_passes_calls_on_keeps_both_sides_of_them() -> None:
+    async with toy() as (server, _), grpc.aio.insecure_channel(server.bound) as behind:
+        peer = Peer(passed_on(behind))
+        async with serving(peer) as address, grpc.aio.insecure_channel(address) as channel:
+            request = GetMessageClass(GENERATE.request)(text="hello").SerializeToString()
+            end = await call(channel, GENERATE, [request], Manner())
+            refused = await call(channel, GENERATE, [b"\xff"], Manner())
+    assert (end.code, end.answers) == (grpc.StatusCode.OK, (b"", b""))
     assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert relay.conversations[0] == Conversation(GENERATE.path, [request], [b"", b""])
+    assert peer.conversations[0] == Conversation(GENERATE.path, [request], [b"", b""])
+
+
+async def test_a_hostile_coordinator_takes_its_members_in_and_dismisses_none_of_them() -> None:
+    said = [directive_to_wire(each).SerializeToString() for each in (Registered(100), Drain())]
+    corpus, messages = Corpus([Conversation(JOIN.path, [], said)]), Counter[str]()
+    hostility = Hostility(draws(6), broken=0.0, made=0.0, kept=0.5, introduces=True)
+    peer = Peer(remembered(corpus, draws(7), most=30), hostility, messages)
+    async with serving(peer) as address, grpc.aio.insecure_channel(address) as channel:
+        ends = [await call(channel, JOIN, [b""], Manner()) for _ in range(5)]
+    heard = [[cluster_pb2.JoinResponse.FromString(data) for data in end.answers] for end in ends]
+    assert all(each[0].registered.heartbeat_interval_ms == 100 for each in heard)
+    assert not any(each.HasField("drain") for some in heard for each in some)
+    assert messages == {"ClusterService.Join, answers": sum(len(some) - 1 for some in heard)}
+
+
+async def test_the_client_library_answers_for_whatever_a_hostile_coordinator_says(tmp_path: Path) -> None:
+    made = GetMessageClass(MODEL_INFO.answer)().SerializeToString()
+    corpus, tally = (
+        Corpus([Conversation(MODEL_INFO.path, [b""], [made]), Conversation(GENERATE.path, [b""], [b"", b""])]),
+        Tally(),
+    )
+    scene = Scene(Ground("", "", "", (), "", "", (), tmp_path), (), corpus, tally)
+    for number in range(3):
+        await Program(scene).act(Case(5, "answers", number))
+    assert not tally.faults and sum(tally.statuses["the client library"].values()) == 24
 
 
 def test_memory_that_grows_to_the_end_is_a_fault_and_what_fills_at_the_beginning_is_none() -> None:
-    steps = range(100)
-    leaks = [step * 4 * MOST_GROWTH // 100 for step in steps]
-    fills = [min(step * 40 * MOST_GROWTH // 100, 10 * MOST_GROWTH) for step in steps]
-    memory = Memory({"leaks": leaks, "fills": fills, "young": leaks[:5]})
-    assert [fault.partition(" ")[0] for fault in memory.faults] == ["leaks"]
+    leaks = [step * 4 * MOST_SWELLING / 100 for step in range(100)]
+    fills = [min(step * 40 * MOST_SWELLING / 100, 10 * MOST_SWELLING) for step in range(100)]
+    taken = {"leaks": leaks, "fills": fills, "young": leaks[:5]}
+    samples = Samples({Life(name, 1): [(0.0, {RSS: rss}) for rss in each] for name, each in taken.items()})
+    assert {life.name for life, grown in swellings(samples).items() if grown > MOST_SWELLING} == {"leaks"}
 
 
 def test_everybody_shows_the_token_of_his_role(tmp_path: Path) -> None:
@@ -204,44 +232,47 @@ def test_everybody_shows_the_token_of_his_role(tmp_path: Path) -> None:
         assert ground.shown(name) == (("authorization", f"Bearer {token_file.read_text().strip()}"),)
 
 
-def stormed(tmp_path: Path, *, short: bool) -> tuple[Fire, Storm]:
-    fire = Fire(Context(tmp_path, short, {}, Console(quiet=True)), 5, tmp_path)
-    return fire, Storm(Ground("", "", "", (), "", "", (), tmp_path), {}, 5, fire.say)
+def burning(tmp_path: Path, *, short: bool) -> Fire:
+    return Fire(Context(tmp_path, short, {}, Console(quiet=True)), 5, tmp_path)
 
 
 @pytest.mark.parametrize("short", [True, False])
 def test_the_command_that_is_told_plays_the_cases_to_blame_on_a_ground_like_that_of_the_run(
     tmp_path: Path, short: bool
 ) -> None:
-    fire, storm = stormed(tmp_path, short=short)
-    storm.tally.fault(Case(5, "client", 17), "ended with INTERNAL: no")
-    storm.tally.fault(Case(5, "client", 17), "hung")
-    storm.tally.running = {Case(5, "stream", 3), Case(5, "client", 17)}
-    storm.tally.suspect()
-    storm.tally.running = {Case(5, "noise", 1)}
-    storm.tally.suspect()
-    _, _, told = replay(fire, storm).partition("python -m benchmarks.fire.fuzz ")
+    tally = Tally()
+    tally.fault(Case(5, "client", 17), "ended with INTERNAL: no")
+    tally.fault(Case(5, "client", 17), "hung")
+    tally.running = {Case(5, "drafter", 3), Case(5, "client", 17)}
+    tally.suspect()
+    tally.running = {Case(5, "noise", 1)}
+    tally.suspect()
+    _, _, told = replay(burning(tmp_path, short=short), tally).partition("python -m benchmarks.fire.fuzz ")
     options = arguments().parse_args(told.split())
-    assert (options.seed, options.short, options.only) == (5, short, ["client:17", "stream:3"])
+    assert (options.seed, options.short, options.only) == (5, short, ["client:17", "drafter:3"])
     assert options.corpus == tmp_path / "fuzz" / "corpus.jsonl"
     assert Case.named(5, "client:17") == Case(5, "client", 17)
 
 
 def test_without_a_case_to_blame_the_run_is_to_be_repeated(tmp_path: Path) -> None:
-    told = replay(*stormed(tmp_path, short=True))
+    told = replay(burning(tmp_path, short=True), Tally())
     assert told == "no single case is to blame; once more: python -m benchmarks fire fuzz --seed 5 --short"
 
 
-async def test_a_storm_ends_when_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_storm_ends_when_it_is_told_to(tmp_path: Path) -> None:
     """Against ports at which nobody listens."""
-    monkeypatch.setattr(storms, "REST_S", 0.0)
     write(tmp_path, ROLES)
     first = free_ports(6)
     at = [f"127.0.0.1:{first + each}" for each in range(6)]
-    storm = Storm(Ground(at[0], at[1], at[2], [at[3]], at[4], at[5], (), tmp_path), {}, 5, lambda _: None)
-    asyncio.get_running_loop().call_later(0.5, storm.ending.tell, "SIGTERM")
-    await storm.run([Known((1,), 0.0, 0, (5,) * 64)], Corpus([]), 600.0)
-    assert storm.tally.cases and storm.seconds < 100 and not storm.tally.running
+    ground = Ground(at[0], at[1], at[2], [at[3]], at[4], at[5], (), tmp_path)
+    fire, tally = burning(tmp_path, short=True), Tally()
+    storm = Storm(Scene(ground, [Known((1,), 0.0, 0, (5,) * 64)], Corpus([]), tally), 5, fire.ending)
+    began = time.monotonic()
+    asyncio.get_running_loop().call_later(0.5, fire.ending.tell, "SIGTERM")
+    await storm.run(600.0)
+    assert tally.cases and time.monotonic() - began < 100 and not tally.running
+    tally.report(findings := Findings("fuzz"))
+    assert findings.rows[0]["count"] == tally.messages.total()
 
 
 @pytest.mark.parametrize("name", ["client", "client:x", "nobody:3", ":3"])
@@ -261,15 +292,15 @@ async def test_how_long_a_call_was_silent_counts_from_its_last_answer(monkeypatc
             await asyncio.sleep(60)
 
     monkeypatch.setattr(calls, "SILENT_S", 0.05)
-    async with servers.serving(Silent()) as address, grpc.aio.insecure_channel(address) as channel:
+    async with serving(Silent()) as address, grpc.aio.insecure_channel(address) as channel:
         end = await call(channel, GENERATE, [b""], Manner(listens_s=1.0))
-    assert end.code is grpc.StatusCode.CANCELLED and end.answers == 1 and end.silent_s > 0.05
+    assert end.code is grpc.StatusCode.CANCELLED and len(end.answers) == 1 and end.silent_s > 0.05
     assert "hung" in str(end.fault(GENERATE))
 
 
 def test_a_call_that_was_silent_when_it_was_given_up_hung() -> None:
-    cut = Ended(grpc.StatusCode.CANCELLED, "", 1, 3, silent_s=SILENT_S - 1)
+    cut = Ended(grpc.StatusCode.CANCELLED, "", 1, silent_s=SILENT_S - 1)
     assert cut.fault(GENERATE) is None and "hung" in str(cut.fault(MODEL_INFO))
-    silent = Ended(grpc.StatusCode.CANCELLED, "", 1, 3, silent_s=SILENT_S)
+    silent = Ended(grpc.StatusCode.CANCELLED, "", 1, silent_s=SILENT_S)
     assert "hung" in str(silent.fault(GENERATE))
-    assert Ended(grpc.StatusCode.OK, "", 1, 3, silent_s=SILENT_S).fault(GENERATE) is None
+    assert Ended(grpc.StatusCode.OK, "", 1, silent_s=SILENT_S).fault(GENERATE) is None

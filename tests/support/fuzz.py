@@ -12,7 +12,8 @@ import grpc
 from google.protobuf.message import Message
 
 from benchmarks.fire.fuzz.calls import HEALTH, REFLECTION, Manner, Method, call, methods_of
-from benchmarks.fire.fuzz.scene import Spite
+from benchmarks.fire.fuzz.draws import Draws
+from benchmarks.fire.fuzz.messages import hostile
 
 __all__ = ["HEALTH", "REFLECTION", "check_no_tracebacks", "fuzz", "methods_of"]
 
@@ -29,7 +30,7 @@ async def fuzz(address: str, methods: Sequence[Method], examples: Sequence[Messa
 
     Most messages begin as one of the `examples`, where there is one of that kind.
     """
-    spite = Spite.of(random.Random(7), most=300)
+    draws = Draws(random.Random(7))
     at_once = asyncio.Semaphore(CALLS_AT_ONCE)
     async with grpc.aio.insecure_channel(address) as channel:
 
@@ -41,7 +42,7 @@ async def fuzz(address: str, methods: Sequence[Method], examples: Sequence[Messa
 
         async with asyncio.TaskGroup() as calls:
             for method in chain.from_iterable([each] * rounds for each in methods):
-                calls.create_task(one(method, _drawn(spite, method, examples)))
+                calls.create_task(one(method, _drawn(draws, method, examples)))
 
 
 def check_no_tracebacks(records: Sequence[logging.LogRecord]) -> None:
@@ -50,9 +51,9 @@ def check_no_tracebacks(records: Sequence[logging.LogRecord]) -> None:
     assert [sentence for sentence in told if _OF_AN_EARLIER_LOOP not in sentence] == []
 
 
-def _drawn(spite: Spite, method: Method, examples: Sequence[Message]) -> list[bytes]:
+def _drawn(draws: Draws, method: Method, examples: Sequence[Message]) -> list[bytes]:
     """The messages of one call."""
     fitting = [each.SerializeToString() for each in examples if each.DESCRIPTOR is method.request]
-    count = spite.chance.randint(1, 3) if method.streams_in else 1
-    honest = [spite.chance.choice(fitting) if fitting else None for _ in range(count)]
-    return [spite.message(each, method.request, broken=0.3, made=0.4, kept=0.1) for each in honest]
+    count = draws.chance.randint(1, 3) if method.streams_in else 1
+    honest = [draws.chance.choice(fitting) if fitting else None for _ in range(count)]
+    return [hostile(draws, each, method.request, broken=0.3, made=0.4, kept=0.1) for each in honest]

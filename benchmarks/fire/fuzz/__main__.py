@@ -9,7 +9,8 @@ from pathlib import Path
 from benchmarks.context import Context
 from benchmarks.fire.fire import Fire
 from benchmarks.fire.fuzz.part import run
-from benchmarks.fire.fuzz.storm import PARTIES
+from benchmarks.fire.fuzz.parties import PARTIES
+from benchmarks.fire.fuzz.storm import COORDINATOR
 from benchmarks.machine import describe
 from specsplit.cli.screen import Screen
 
@@ -48,9 +49,9 @@ def arguments() -> argparse.ArgumentParser:
 
 def _case(word: str) -> str:
     party, _, number = word.partition(":")
-    if party not in PARTIES or not number.isdecimal():
+    if party not in (*PARTIES, COORDINATOR) or not number.isdecimal():
         raise argparse.ArgumentTypeError(
-            f"{word!r} is no case, expected one of {', '.join(PARTIES)}, a colon and a number"
+            f"{word!r} is no case, expected one of {', '.join((*PARTIES, COORDINATOR))}, a colon and a number"
         )
     return word
 

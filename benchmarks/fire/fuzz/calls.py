@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import grpc
@@ -15,17 +16,23 @@ from google.protobuf.descriptor_pool import Default
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
-from specsplit.rpc import CODES
+from specsplit.rpc import CLUSTER_SERVICE, CODES, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
 from specsplit.v1 import cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 
 LISTENS_S: Final = 30.0
 """A call that is to end by itself is given up after so long."""
 SILENT_S: Final = 20.0
 """A call that streams its answers, and has brought none for so long when it is given up, hangs; another one goes on."""
+UNBOUNDED: Final = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.so_reuseport", 0),
+]
+"""A hostile party keeps to no limit of its own."""
 HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 REFLECTION: Final = reflection.SERVICE_NAME
-MODULES: Final = (cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2)
-"""Whose descriptors have to be known before services are looked up."""
+_KNOWN: Final = (cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2)
+"""Whose descriptors have to be there before services are looked up."""
 ALLOWED: Final = frozenset({grpc.StatusCode.OK, *CODES.values()} - {grpc.StatusCode.INTERNAL})
 """How a call may end, whatever was sent."""
 _NO_FAULT: Final = re.compile(r"^Internal error from Core$|^verifier \S+ ended the session without saying why$")
@@ -63,9 +70,9 @@ class Ended:
 
     code: grpc.StatusCode
     sentence: str
-    sent: int
+    sent: int = 0
     """Messages that the transport took."""
-    answers: int
+    answers: tuple[bytes, ...] = ()
     silent_s: float = 0.0
     """From the last answer, or the beginning, to the end."""
 
@@ -93,6 +100,16 @@ def _method(service: ServiceDescriptor, method: MethodDescriptor) -> Method:
     return Method(path, method.client_streaming, method.server_streaming, request, answer)
 
 
+_SERVICES: Final = (COORDINATOR_SERVICE, CLUSTER_SERVICE, VERIFIER_SERVICE, DRAFTER_SERVICE, HEALTH, REFLECTION)
+METHODS: Final = MappingProxyType({each.path: each for each in methods_of(*_SERVICES)})
+"""Every method that a server has, by path."""
+GENERATE: Final = METHODS[f"/{COORDINATOR_SERVICE}/Generate"]
+JOIN: Final = METHODS[f"/{CLUSTER_SERVICE}/Join"]
+DECODE: Final = METHODS[f"/{VERIFIER_SERVICE}/Decode"]
+WATCH: Final = METHODS[f"/{VERIFIER_SERVICE}/Watch"]
+DRAFT: Final = METHODS[f"/{DRAFTER_SERVICE}/Draft"]
+
+
 @dataclass(frozen=True, slots=True)
 class Manner:
     """How a caller behaves, messages apart."""
@@ -110,69 +127,37 @@ class Manner:
     """False: he takes no answer."""
 
 
-class _Said:
-    """What a caller says, message by message, and how much of it was taken."""
-
-    def __init__(self, messages: Iterable[bytes], manner: Manner) -> None:
-        self.sent = 0
-        self._messages = messages
-        self._manner = manner
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        """The messages with their pauses."""
-        pauses = self._manner.pauses
-        for number, message in enumerate(self._messages):
-            if number:
-                await asyncio.sleep(pauses[number % len(pauses)])
-            self.sent += 1
-            yield message
-        if not self._manner.hangs_up:
-            await asyncio.sleep(self._manner.listens_s)
-
-    def alone(self) -> bytes:
-        """The one message of a call that does not stream."""
-        self.sent = 1
-        return next(iter(self._messages), b"")
-
-
-class _Heard:
-    """What a caller hears, and when he heard something last."""
-
-    def __init__(self) -> None:
-        self.answers = 0
-        self._last = time.monotonic()
-
-    @property
-    def silent_s(self) -> float:
-        """Since the last answer, or since the beginning."""
-        return time.monotonic() - self._last
-
-    async def listen(self, made: Any, manner: Manner, *, reads: bool) -> None:
-        """Wait for the end of a call, or end it after so long."""
-        try:
-            async with asyncio.timeout(manner.listens_s):
-                if reads:
-                    async for _ in made:
-                        self.answers += 1
-                        self._last = time.monotonic()
-                else:
-                    await made.code()
-        except TimeoutError:
-            made.cancel()
-        except grpc.aio.AioRpcError:
-            pass
-        except asyncio.CancelledError:
-            if not made.done():
-                made.cancel()
-                raise
-
-
 async def call(channel: grpc.aio.Channel, method: Method, messages: Iterable[bytes], manner: Manner) -> Ended:
-    """Make a call and return how it ended, by itself or because it was listened to for long enough."""
-    said = _Said(messages, manner)
-    shape = "_".join("stream" if streams else "unary" for streams in (method.streams_in, method.streams_out))
-    first = said.stream() if method.streams_in else said.alone()
-    made: Any = getattr(channel, shape)(method.path)(first, timeout=manner.timeout_s, metadata=manner.metadata)
-    heard = _Heard()
-    await heard.listen(made, manner, reads=method.streams_out and manner.reads)
-    return Ended(await made.code(), await made.details() or "", said.sent, heard.answers, heard.silent_s)
+    """Make a call of any kind and return how it ended, by itself or because it was listened to for long enough."""
+    sent, answers, last = list[bytes](), list[bytes](), time.monotonic()
+    said = _said(messages if method.streams_in else [next(iter(messages), b"")], method, manner, sent)
+    made: Any = channel.stream_stream(method.path)(said, timeout=manner.timeout_s, metadata=manner.metadata)
+    try:
+        async with asyncio.timeout(manner.listens_s):
+            if not manner.reads:
+                await made.code()
+            async for answer in made:
+                answers.append(answer)
+                last = time.monotonic()
+    except TimeoutError:
+        made.cancel()
+    except grpc.aio.AioRpcError:
+        pass
+    except asyncio.CancelledError:
+        if not made.done():
+            made.cancel()
+            raise
+    silent_s = time.monotonic() - last
+    return Ended(await made.code(), await made.details() or "", len(sent), tuple(answers), silent_s)
+
+
+async def _said(
+    messages: Iterable[bytes], method: Method, manner: Manner, sent: list[bytes]
+) -> AsyncIterator[bytes]:  # on the wire every call may stream both ways
+    for message in messages:
+        if sent:
+            await asyncio.sleep(manner.pauses[len(sent) % len(manner.pauses)])
+        sent.append(message)
+        yield message
+    if method.streams_in and not manner.hangs_up:
+        await asyncio.sleep(manner.listens_s)

@@ -1,4 +1,4 @@
-"""What honest parties said to one another, to be mutated."""
+"""What honest parties said to one another, by method: hostile ones begin with it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ class Corpus:
     """Conversations by method."""
 
     def __init__(self, conversations: Iterable[Conversation]) -> None:
-        self._by_method: dict[str, list[Conversation]] = {}
-        for each in conversations:
-            self._by_method.setdefault(each.method, []).append(each)
+        self._all = list(conversations)
 
     def of(self, method: str) -> Sequence[Conversation]:
         """Every conversation of one method; none if it was never called."""
-        return self._by_method.get(method, [])
+        return [each for each in self._all if each.method == method]
 
     def requests(self, method: str) -> list[bytes]:
         """Every request of one method."""
@@ -42,28 +40,23 @@ class Corpus:
     @property
     def counts(self) -> dict[str, int]:
         """Messages of both sides, by method."""
-        return {method: len(self.requests(method)) + len(self.answers(method)) for method in self._by_method}
+        methods = dict.fromkeys(each.method for each in self._all)
+        return {method: len(self.requests(method)) + len(self.answers(method)) for method in methods}
 
     def write(self, path: Path) -> None:
         """A line of JSON for every conversation."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(_told(each)) for found in self._by_method.values() for each in found]
+        lines = [
+            json.dumps([each.method, *([base64.b64encode(data).decode() for data in side] for side in (each.requests, each.answers))])
+            for each in self._all
+        ]  # fmt: skip
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Corpus:
         """What `write` wrote."""
-        return cls(_heard(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
-
-
-def _told(each: Conversation) -> dict[str, object]:
-    sides = {"requests": each.requests, "answers": each.answers}
-    return {
-        "method": each.method,
-        **{side: [base64.b64encode(data).decode() for data in said] for side, said in sides.items()},
-    }
-
-
-def _heard(told: dict[str, list[str]]) -> Conversation:
-    requests, answers = ([base64.b64decode(data) for data in told[side]] for side in ("requests", "answers"))
-    return Conversation(str(told["method"]), requests, answers)
+        told = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        return cls(
+            Conversation(method, *([base64.b64decode(data) for data in side] for side in sides))
+            for method, *sides in told
+        )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +20,6 @@ from benchmarks.fire.logs import Logs
 from benchmarks.ports import free_ports
 from specsplit.cli.local import Child
 from specsplit.cli.tokens import FOLDERS, TOKENS, write
-from specsplit.client import Client
-from specsplit.errors import DeadlineExceeded, SpecsplitError
 from specsplit.identity import CallerRole
 from specsplit.settings import TransportSettings
 
@@ -57,6 +55,8 @@ class Ground:
     """Ports that speak plain HTTP."""
     secrets: Path
     """The folder of the tokens."""
+    children: Mapping[str, Child] = field(default_factory=dict[str, Child])
+    """The processes by name."""
 
     def transport(self, name: str) -> TransportSettings:
         """What the one of this name in `ROLES` dials with."""
@@ -73,93 +73,60 @@ def _token_of(secrets: Path, name: str) -> Path:
     return secrets / FOLDERS[ROLES[name]] / f"{name}.token"
 
 
-class _Processes:
-    def __init__(self, fire: Fire, logs: Logs) -> None:
-        self.started: dict[str, Child] = {}
-        self.secrets = fire.folder / "fuzz" / "secrets"
-        write(self.secrets, ROLES)
-        self._models = fire.context.models
-        self._logs = logs
-        self.members = f"127.0.0.1:{free_ports(2)}"
-        self.hostile = f"127.0.0.1:{int(self.members.rpartition(':')[2]) + 1}"
-
-    def start(self, *, long: bool) -> None:
-        """Start everyone; members come when coordinators listen."""
-        target = self._models / "target"
-        self._start("coordinator", "coordinator", _COORDINATOR, model=target, members_listen=self.members)
-        self._start("lone", "coordinator", _LONE, model=target)
-        for name in ("coordinator", "lone"):
-            self.started[name].wait_listening(_START_S)
-        self._start("verifier", "verifier", _VERIFIER, model=target, coordinator=self.members)
-        self._start("ngram", "drafter", _DRAFTER, kind="ngram", coordinator=self.members)
-        self._start("stray", "drafter", _DRAFTER, kind="ngram", coordinator=self.hostile)
-        if long:
-            head = {"kind": "eagle3", "model": self._models / "eagle3", "target": target}
-            self._start("eagle3", "drafter", _DRAFTER, coordinator=self.members, **head)
-            self._start("stray-verifier", "verifier", _VERIFIER, model=target, coordinator=self.hostile)
-        for child in self.started.values():
-            child.wait_listening(_START_S)
-
-    def _start(self, name: str, service: str, settings: Mapping[str, object], **more: object) -> None:
-        shown = {"tokens_file": self.secrets / TOKENS, "token_file": _token_of(self.secrets, "member")}
-        named = {} if service == "coordinator" else {"member_id": name}
-        options = {"listen": "127.0.0.1:0", **EVERYBODY, **shown, **named, **settings, **more}
-        self.started[name] = Child(name, service, options, self._logs.hear)
-
-    def ground(self) -> Ground:
-        """Where everybody is."""
-        metrics = [url.split("/")[2] for name in self.started if (url := self._logs.metrics(name))]
-        drafters = [self.started[name].address for name in ("ngram", "eagle3") if name in self.started]
-        return Ground(
-            self.started["coordinator"].address, self.members, self.started["verifier"].address, drafters,
-            self.started["lone"].address, self.hostile, metrics, self.secrets,
-        )  # fmt: skip
-
-    def wait_joined(self, ground: Ground) -> None:
-        """Return once the honest members are in their cluster."""
-        expected, until = 1 + len(ground.drafters), time.monotonic() + _START_S
-        with Client(ground.public, ground.transport("honest")) as client:
-            while _members(client) < expected:
-                for child in self.started.values():
-                    child.require_alive()
-                if time.monotonic() > until:
-                    raise DeadlineExceeded(f"not all of {expected} members joined within {_START_S:g} s")
-                time.sleep(0.1)
-
-    def stop(self) -> None:
-        """Tell everyone to leave, coordinators first."""
-        children = [*self.started.values()]
-        for some in (children[:2], children[2:]):
-            for child in some:
-                child.terminate()
-            until = time.monotonic() + _STOP_S
-            for child in some:
-                child.wait(max(0.0, until - time.monotonic()))
-
-
-def _members(client: Client) -> int:
-    try:
-        return len(client.cluster(timeout_s=5).members)
-    except SpecsplitError:
-        return 0
-
-
 @contextmanager
-def ground(fire: Fire, logs: Logs, *, long: bool) -> Iterator[tuple[Ground, Mapping[str, Child]]]:
-    """The ground, and its processes by name. To be entered outside of an event loop; at the end everybody is told to leave.
+def ground(fire: Fire, logs: Logs) -> Iterator[Ground]:
+    """The ground; fewer of its processes in a short run. To be entered outside of an event loop; at its end they are told to leave.
 
     Raises SystemExit if the run was told to end.
     """
-    processes = _Processes(fire, logs)
+    children: dict[str, Child] = {}
     try:
         with fire.ending.starting():
-            processes.start(long=long)
-            found = processes.ground()
-            processes.wait_joined(found)
-        yield found, processes.started
-        logs.look(processes.started.values())
-        processes.stop()
-        logs.left(processes.started.values())
+            found = _started(fire, logs, children)
+        yield found
+        logs.look(children.values())
+        _stop(list(children.values()))
+        logs.left(children.values())
     finally:
-        for child in processes.started.values():
+        for child in children.values():
             child.kill()
+
+
+def _started(fire: Fire, logs: Logs, children: dict[str, Child]) -> Ground:
+    """Start everyone; members come when coordinators listen."""
+    models, secrets, free = fire.context.models, fire.folder / "fuzz" / "secrets", free_ports(2)
+    target, members, hostile = models / "target", f"127.0.0.1:{free}", f"127.0.0.1:{free + 1}"
+    write(secrets, ROLES)
+
+    def start(name: str, service: str, settings: Mapping[str, object], **more: object) -> None:
+        shown = {"tokens_file": secrets / TOKENS, "token_file": _token_of(secrets, "member")}
+        named = {} if service == "coordinator" else {"member_id": name}
+        options = {"listen": "127.0.0.1:0", **EVERYBODY, **shown, **named, **settings, **more}
+        children[name] = Child(name, service, options, logs.hear)
+
+    start("coordinator", "coordinator", _COORDINATOR, model=target, members_listen=members)
+    start("lone", "coordinator", _LONE, model=target)
+    for child in children.values():
+        child.wait_listening(_START_S)
+    start("verifier", "verifier", _VERIFIER, model=target, coordinator=members)
+    start("ngram", "drafter", _DRAFTER, kind="ngram", coordinator=members)
+    start("stray", "drafter", _DRAFTER, kind="ngram", coordinator=hostile)
+    if not fire.context.quick:
+        start("eagle3", "drafter", _DRAFTER, coordinator=members, kind="eagle3", model=models / "eagle3", target=target)
+        start("stray-verifier", "verifier", _VERIFIER, model=target, coordinator=hostile)
+    for child in children.values():
+        child.wait_listening(_START_S)
+    drafters = [children[name].address for name in ("ngram", "eagle3") if name in children]
+    metrics = [url.split("/")[2] for name in children if (url := logs.metrics(name))]
+    public, lone, verifier = (children[name].address for name in ("coordinator", "lone", "verifier"))
+    return Ground(public, members, verifier, drafters, lone, hostile, metrics, secrets, children)
+
+
+def _stop(children: Sequence[Child]) -> None:
+    """Tell everyone to leave, coordinators first."""
+    for some in (children[:2], children[2:]):
+        for child in some:
+            child.terminate()
+        until = time.monotonic() + _STOP_S
+        for child in some:
+            child.wait(max(0.0, until - time.monotonic()))

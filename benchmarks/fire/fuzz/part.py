@@ -1,23 +1,40 @@
-"""The part as `python -m benchmarks fire fuzz` runs it, and the rows of its table."""
+"""The part as `python -m benchmarks fire fuzz` runs it: hostile parties, honest callers beside them, and the rows of its table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from benchmarks.fire.beside import beside
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
-from benchmarks.fire.fuzz.case import Case
 from benchmarks.fire.fuzz.corpus import Corpus
+from benchmarks.fire.fuzz.draws import Case
 from benchmarks.fire.fuzz.ground import Ground, ground
-from benchmarks.fire.fuzz.memory import shares
+from benchmarks.fire.fuzz.parties import Scene
 from benchmarks.fire.fuzz.recording import recorded
 from benchmarks.fire.fuzz.storm import Storm
+from benchmarks.fire.fuzz.tally import Tally
+from benchmarks.fire.leaks import MOST_SWELLING, swellings
+from benchmarks.fire.load import Load
 from benchmarks.fire.logs import Logs
-from benchmarks.fire.verdict import run_out
+from benchmarks.fire.mix import Asked, requests
+from benchmarks.fire.outcomes import Outcome
+from benchmarks.fire.samples import RSS, Samples
+from benchmarks.fire.telling import tell
+from benchmarks.fire.verdict import conclude, run_out, settled
+from specsplit.values import PlanChanges
 
-AIM = "10^6"
-"""Fuzzed messages that a long run should reach."""
+HONEST: Final = 2
+"""Honest callers."""
+BOUND_S: Final = 30.0
+"""A request of theirs that is not over by then hangs."""
+SAMPLE_S: Final = 1.0
+_PLAN: Final = PlanChanges(num_steps=5, topk=4, num_draft_tokens=16, wait_budget_us=5_000, draft_ahead=True)
+"""All of it, so that what a hostile operator sets means nothing to these requests."""
 
 
 def run(fire: Fire, seconds: float, only: Sequence[str] = (), heard: Path | None = None) -> Findings:
@@ -27,61 +44,73 @@ def run(fire: Fire, seconds: float, only: Sequence[str] = (), heard: Path | None
     """
     findings, _ = Findings("fuzz"), fire.known  # texts first: it takes torch, and no event loop
     cases = [Case.named(fire.seed, name) for name in only]
+    tally, samples = Tally(fire.say), Samples()
     with Logs(fire.folder / "fuzz") as logs:
-        with ground(fire, logs, long=not fire.context.quick) as (place, children):
-            storm = Storm(place, children, fire.seed, fire.say, ending=fire.ending)
-            broke_off = run_out(fire, _stormed(fire, storm, place, seconds, cases, heard))
-            storm.left += [broke_off] if broke_off else []
-        storm.memory.write(fire.folder / "fuzz" / "memory.json")
-        _report(findings, storm, logs)
+        with ground(fire, logs) as place:
+            load = Load(fire, place.public, HONEST, "honest", _mix(place), place.transport("honest"), BOUND_S)
+            left = run_out(fire, _stormed(fire, place, logs, load, tally, samples, seconds, cases, heard))
+        tally.report(findings)
+        conclude(findings, load, logs, left)
+    refused = load.tally.counts[Outcome.UNAVAILABLE] + load.tally.counts[Outcome.EXHAUSTED]
+    findings.must_be_none("honest requests that were refused or broke off", ["one"] * refused)
+    _judge_memory(findings, samples, fire.folder / "fuzz")
     if findings.faults:
-        fire.say(replay(fire, storm))
+        fire.say(replay(fire, tally))
     return findings
 
 
+def _mix(place: Ground) -> Callable[[random.Random, int, int], Iterator[Asked]]:
+    """Requests as any load has them, for drafters that there are."""
+
+    def mixed(chance: random.Random, texts: int, longest: int) -> Iterator[Asked]:
+        for each in requests(chance, texts, longest):
+            drafter = each.drafter if each.drafter in (*place.children, "none") else None
+            yield replace(each, drafter=drafter, plan=_PLAN, resumes=False)
+
+    return mixed
+
+
 async def _stormed(
-    fire: Fire, storm: Storm, place: Ground, seconds: float, only: Sequence[Case], heard: Path | None
-) -> str:
-    """Nothing: what is left over the storm knows."""
+    fire: Fire, place: Ground, logs: Logs, load: Load, tally: Tally, samples: Samples, seconds: float, only: Sequence[Case],
+    heard: Path | None,
+) -> str:  # fmt: skip
+    """What was left when all was over: a session, a page, or a member that is not honest."""
+    honest, keeping = place.transport("honest"), samples.keep(lambda: [*place.children.values()], logs, SAMPLE_S)
+    if missing := await settled(place.public, honest, 1 + len(place.drafters)):
+        return f"before the first message {missing}"
     corpus = await recorded(place, fire.known) if heard is None else Corpus.read(heard)
     corpus.write(_corpus_of(fire))
     fire.say(f"honest messages by method: {corpus.counts}")
-    await storm.run(fire.known, corpus, seconds, only)
-    return ""
+    storm = Storm(Scene(place, fire.known, corpus, tally), fire.seed, fire.ending)
+    async with beside(keeping, tell(fire, seconds, load, lambda: tally.told)):
+        async with load:
+            await storm.run(seconds, only)
+        if not storm.well:
+            return ""  # the logs say who has died
+        there = await settled(place.public, honest, 1 + len(place.drafters))
+        return there or await settled(place.lone, honest, 0)
 
 
-def replay(fire: Fire, storm: Storm) -> str:
+def _judge_memory(findings: Findings, samples: Samples, folder: Path) -> None:
+    samples.write(folder / "samples.jsonl")
+    swollen = swellings(samples)
+    told = {life: f"{taken[0][1][RSS]:.0f} → {taken[-1][1][RSS]:.0f}" for life, taken in samples.lives.items()}
+    shown = "; ".join(f"{life.name} {each} ({swollen.get(life, 0.0):+.1f})" for life, each in told.items())
+    findings.add("MiB of the processes at first and at last, and growth in the second half", shown)
+    much = {life: grown for life, grown in swollen.items() if grown > MOST_SWELLING}
+    findings.must_be_none(
+        "memory", [f"{life.name} grew by {grown:.0f} MiB in the second half" for life, grown in much.items()]
+    )
+
+
+def replay(fire: Fire, tally: Tally) -> str:
     """The command that plays the cases again that are to blame; or, where no single one is, the run that draws the same once more."""
     short = " --short" if fire.context.quick else ""
-    if not storm.tally.blamed:
+    if not tally.blamed:
         return f"no single case is to blame; once more: python -m benchmarks fire fuzz --seed {fire.seed}{short}"
-    only = " ".join(f"--only {name}" for name in storm.tally.blamed)
+    only = " ".join(f"--only {name}" for name in tally.blamed)
     return f"once more: python -m benchmarks.fire.fuzz --seed {fire.seed}{short} --corpus {_corpus_of(fire)} {only}"
 
 
 def _corpus_of(fire: Fire) -> Path:
     return fire.folder / "fuzz" / "corpus.jsonl"
-
-
-def _report(findings: Findings, storm: Storm, logs: Logs) -> None:
-    tally, honest = storm.tally, storm.honest
-    findings.add("fuzzed messages", tally.sent, AIM)
-    findings.add("a second", round(tally.sent / max(1e-9, storm.seconds)))
-    findings.at_least("cases", tally.cases, 1)
-    for rpc, messages in sorted(tally.messages.items(), key=lambda item: -item[1]):
-        findings.add(f"messages: {rpc}", messages)
-    for rpc, statuses in sorted(tally.statuses.items()):
-        findings.add(f"ended: {rpc}", ", ".join(f"{status} {count:,}" for status, count in statuses.most_common()))
-    findings.add("honest requests", len(honest.seconds))
-    findings.add("seconds of an honest request, p50, p99, longest", shares(honest.seconds))
-    findings.add("MiB of the processes at first and at last, and growth in the second half", storm.memory.told)
-    findings.must_be_none("bad ends", tally.faults)
-    findings.must_be_none(
-        "requests that failed", honest.failed if honest.seconds else [*honest.failed, "none was answered"]
-    )
-    findings.must_be_none("hangs", honest.hung)
-    findings.must_be_none("different texts", honest.different)
-    findings.must_be_none("left over", storm.left)
-    findings.must_be_none("memory", storm.memory.faults)
-    findings.must_be_none("tracebacks", logs.tracebacks)
-    findings.must_be_none("processes that died", logs.unwell)

@@ -1,154 +1,132 @@
-"""Honest conversations on every RPC, made before the first hostile message and written down by relays between the parties."""
+"""Honest conversations on every RPC, made before the first hostile message."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Final
 
 import grpc
+from google.protobuf.message import Message
 
-from benchmarks.fire.fuzz.corpus import Corpus
+from benchmarks.fire.fuzz.calls import DECODE, GENERATE, JOIN, METHODS, UNBOUNDED, WATCH, Manner, call
+from benchmarks.fire.fuzz.corpus import Conversation, Corpus
 from benchmarks.fire.fuzz.ground import Ground
-from benchmarks.fire.fuzz.relay import relayed
+from benchmarks.fire.fuzz.peer import Peer, passed_on, serving
 from benchmarks.known import Known
-from specsplit.client import AsyncClient
-from specsplit.membership import Cluster, Member, Register
-from specsplit.requests import ChatMessage, ChatPrompt
-from specsplit.rpc import dial
-from specsplit.rpc.member import Membership
+from specsplit import membership, values
+from specsplit.client import AsyncClient, make_request
+from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest, TokenPrompt
+from specsplit.rpc import COORDINATOR_SERVICE, DRAFTER_SERVICE
 from specsplit.sessions import DecodeRequest
-from specsplit.v1 import drafter_pb2_grpc, verifier_pb2_grpc
-from specsplit.values import (
-    Control,
-    DrafterInfo,
-    Endpoint,
-    ModelInfo,
-    Plan,
-    PlanChanges,
-    SpeculationReport,
-    Stopping,
-    TraceChanges,
-)
+from specsplit.values import PlanChanges, Sampling, Stopping
+from specsplit.wire import cluster as cluster_wire
+from specsplit.wire import coordinator as wire
 from specsplit.wire.drafter import drafter_info_request
 from specsplit.wire.verifier import decode_to_wire
 from specsplit.wire.watching import watch_to_wire
 
-_NEW = 24
-_MEMBER_S = 1.5
-"""How long a membership lasts that is recorded."""
+NAMES: Final = 4
+"""Sessions that are watched are called recorded-0 and so on, later ones too, so that watching one again finds it."""
+_NEW: Final = 24
+_PATIENT: Final = Manner()
+_BRIEF: Final = Manner(listens_s=3.0)
+_MEMBER: Final = Manner(pauses=(0.2,), hangs_up=False, listens_s=1.5)
+_PLAN: Final = PlanChanges(num_steps=5, topk=4, num_draft_tokens=16, wait_budget_us=3000, draft_ahead=True)
+_TRACED: Final = values.TraceChanges(level=1, ratio=0.5, modules=("verifier",))
 
 
 async def recorded(ground: Ground, known: Sequence[Known]) -> Corpus:
-    """What all honest parties say, on every RPC."""
-    async with AsyncExitStack() as stack:
-        public, members, lone, verifier = [
-            await stack.enter_async_context(relayed(address))
-            for address in (ground.public, ground.members, ground.lone, ground.verifier)
-        ]
-        drafters = [await stack.enter_async_context(relayed(address)) for address in ground.drafters]
-        cluster = await _asked(ground, public[0], known)
-        await _operated(ground, members[0])
-        drafter_infos = [each.role.features for each in cluster.members if isinstance(each.role, DrafterInfo)]
-        for (address, _), need in zip(drafters, drafter_infos, strict=True):
-            await _decoded(ground, verifier[0], Endpoint("recorded", address, need), known)
-            await _drafter_asked(ground, address)
-        await asyncio.gather(*(_joined(ground, lone[0], each) for each in cluster.members))
-        relays = [public[1], members[1], lone[1], verifier[1], *(relay for _, relay in drafters)]
-        return Corpus(said for relay in relays for said in relay.conversations)
+    """What all honest parties say, on every RPC; of what a coordinator may tell its members also what this one does not."""
+    said: list[Conversation] = []
+
+    async def say(address: str, path: str, role: str, requests: Sequence[Message], manner: Manner = _PATIENT) -> None:
+        sent, manner = [each.SerializeToString() for each in requests], replace(manner, metadata=ground.shown(role))
+        async with grpc.aio.insecure_channel(address, options=UNBOUNDED) as channel:
+            end = await call(channel, METHODS[path], sent, manner)
+        if not end.answers and path != WATCH.path:  # a watch that comes before its session finds none
+            raise RuntimeError(f"nothing was recorded of {path}: {end.code.name} {end.sentence}")
+        said.append(Conversation(path, sent, list(end.answers)))
+
+    async with AsyncClient(ground.public, ground.transport("honest")) as client:
+        members = (await client.cluster()).members
+    for asked in _asked(known):
+        await say(ground.public, GENERATE.path, "client", [wire.generate_to_wire(asked)])
+    for name, request in _operated():
+        await say(ground.members, f"/{COORDINATOR_SERVICE}/{name}", "operator", [request])
+    needs = [each.role.features for each in members if isinstance(each.role, values.DrafterInfo)]
+    for address, need in zip(ground.drafters, needs, strict=True):
+        await say(address, f"/{DRAFTER_SERVICE}/GetDrafterInfo", "member", [drafter_info_request()])
+        async with grpc.aio.insecure_channel(address) as channel, serving(peer := Peer(passed_on(channel))) as relay:
+            for number, each in enumerate(known[:NAMES]):
+                request = decoding(each, _NEW, values.Endpoint("recorded", relay, need), f"recorded-{number}")
+                watched = say(ground.verifier, WATCH.path, "member", [watch_to_wire(request.request_id)], _BRIEF)
+                await asyncio.gather(say(ground.verifier, DECODE.path, "member", [decode_to_wire(request)]), watched)
+        said += peer.conversations
+    await asyncio.gather(*(say(ground.lone, JOIN.path, "member", _reports(each), _MEMBER) for each in members))
+    said += [Conversation(JOIN.path, [], _directives(interval_ms)) for interval_ms in (1, 5, 100, 2**32 - 1)]
+    return Corpus(said)
 
 
-async def _asked(ground: Ground, address: str, known: Sequence[Known]) -> Cluster:
-    """A client that asks for all that one can ask for."""
-    async with AsyncClient(address, ground.transport("honest")) as client:
-        for each in known[:4]:
-            await client.generate(
-                each.prompt, max_tokens=_NEW, **each.options, logprobs=2, n=2 if each.temperature else 1,
-                plan=PlanChanges(num_steps=4, topk=3, num_draft_tokens=12, wait_budget_us=2000),
-            )  # fmt: skip
-        await client.generate(
-            "def mean(values):\n", max_tokens=_NEW, stop=["\n\n"], logit_bias={5: 1.0}, drafter="ngram"
-        )
-        conversation = ChatPrompt((ChatMessage("system", "be brief"), ChatMessage("user", "hello")))
-        await client.generate(
-            conversation, max_tokens=8, temperature=0.7, top_p=0.9, top_k=40, min_p=0.01, repetition_penalty=1.1
-        )
-        await client.generate(
-            "{", max_tokens=8, resume_from=(5, 6), drafter="none", frequency_penalty=0.1, presence_penalty=0.1
-        )
-        await client.model_info()
-        return await client.cluster()
+def _asked(known: Sequence[Known]) -> Iterator[GenerateRequest]:
+    """All that a client can ask for."""
+    for each in known[:4]:
+        asked = make_request(TokenPrompt(each.prompt), **each.options, logprobs=2, n=2 if each.temperature else 1)
+        yield replace(asked, stopping=Stopping(_NEW), plan=PlanChanges(4, 3, 12, 2000))
+    yield make_request("def mean(values):\n", max_tokens=_NEW, stop=["\n\n"], logit_bias={5: 1.0}, drafter="ngram")
+    chat = ChatPrompt((ChatMessage("system", "be brief"), ChatMessage("user", "hello")))
+    yield replace(make_request(chat, max_tokens=8), sampling=Sampling(0.7, 40, 0.9, 0.01, 0, repetition_penalty=1.1))
+    asked = make_request("{", max_tokens=8, resume_from=(5, 6), drafter="none")
+    yield replace(asked, sampling=Sampling(frequency_penalty=0.1, presence_penalty=0.1))
 
 
-async def _operated(ground: Ground, address: str) -> None:
-    """An operator that changes what can be changed, and takes it back."""
-    async with AsyncClient(address, ground.transport("operator")) as client:
-        await client.set_plan(
-            PlanChanges(num_steps=3, topk=2, num_draft_tokens=8, wait_budget_us=1000, draft_ahead=True)
-        )
-        await client.set_plan(control=Control(max_draft_tokens=16))
-        await client.set_tracing(TraceChanges(level=1, ratio=0.5, modules=("verifier",)))
-        await client.plan()
-        await client.tracing()
-        await client.set_tracing(reset=True)
-        await client.set_plan(reset=True)
+def _operated() -> Iterator[tuple[str, Message]]:
+    """All that an operator asks for and changes, and takes back."""
+    yield "GetModelInfo", wire.model_info_request()
+    yield "GetCluster", wire.cluster_request()
+    yield "SetPlan", wire.set_plan_to_wire(_PLAN, values.Control(), reset=False)
+    yield "SetPlan", wire.set_plan_to_wire(PlanChanges(), values.Control(max_draft_tokens=16), reset=False)
+    yield "SetTracing", wire.set_tracing_to_wire(_TRACED, reset=False)
+    yield "GetPlan", wire.plan_request()
+    yield "GetTracing", wire.tracing_request()
+    yield "SetTracing", wire.set_tracing_to_wire(values.TraceChanges(), reset=True)
+    yield "SetPlan", wire.set_plan_to_wire(PlanChanges(), values.Control(), reset=True)
 
 
-async def _decoded(ground: Ground, address: str, drafter: Endpoint, known: Sequence[Known]) -> None:
-    """A coordinator that has sessions decoded, and looks on at one of them."""
-    async with dial(address, ground.transport("member")) as channel:
-        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-        for number, each in enumerate(known[:4]):
-            request = decoding(each, _NEW, drafter, f"recorded-{number}")
-            watching = asyncio.create_task(
-                _read_all(stub.Watch(watch_to_wire(request.request_id), wait_for_ready=True))
-            )
-            await _read_all(stub.Decode(decode_to_wire(request)))
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
-
-
-def decoding(known: Known, count: int, drafter: Endpoint | None, request_id: str = "fuzz") -> DecodeRequest:
+def decoding(known: Known, count: int, drafter: values.Endpoint | None, request_id: str) -> DecodeRequest:
     """The session that ought to bring the first `count` tokens of a known text."""
-    plan = PlanChanges(num_steps=5, topk=4, num_draft_tokens=16, wait_budget_us=3000, draft_ahead=True)
-    return DecodeRequest(request_id, known.prompt, known.sampling, Stopping(count, ignore_eos=True), plan, drafter)
+    return DecodeRequest(request_id, known.prompt, known.sampling, Stopping(count, ignore_eos=True), _PLAN, drafter)
 
 
-async def _read_all(call: grpc.aio.UnaryStreamCall[Any, Any]) -> None:
-    with suppress(grpc.aio.AioRpcError):
-        async for _ in call:
-            pass
-
-
-async def _drafter_asked(ground: Ground, address: str) -> None:
-    async with dial(address, ground.transport("member")) as channel:
-        await drafter_pb2_grpc.DrafterServiceStub(channel).GetDrafterInfo(drafter_info_request())
-
-
-async def _joined(ground: Ground, address: str, member: Member) -> None:
+def _reports(member: membership.Member) -> list[Message]:
     """A membership like that of `member`, under another name."""
-    transport, verifies = ground.transport("member"), isinstance(member.role, ModelInfo)
-    who = Register(
-        f"recorded-{member.member_id}", member.address, member.role, member.max_sessions, ("static", "goodput")
+    who = f"recorded-{member.member_id}"
+    if isinstance(member.role, values.ModelInfo):
+        first = membership.Register(who, member.address, member.role, member.max_sessions, ("static", "goodput"))
+        plan, speculation = member.plan or values.Plan(), member.speculation or values.SpeculationReport("static")
+        beats = [
+            membership.Heartbeat(member.load, lost, plan, speculation, (1, 2, 3)) for lost in ((), (), ("nobody",))
+        ]
+    else:
+        first = membership.Register(who, member.address, member.role, member.max_sessions)
+        beats = [membership.Heartbeat(member.load)] * 3
+    return [cluster_wire.report_to_wire(each) for each in (first, *beats, membership.Draining())]
+
+
+def _directives(interval_ms: int) -> list[bytes]:
+    """All that a member may be told, but to leave."""
+    other = values.Endpoint("recorded", "127.0.0.1:1")
+    order, hand_over = (
+        membership.PlanOrder(_PLAN, values.Control(max_draft_tokens=16)),
+        membership.HandOver("recorded", other, 1),
     )
-    who = who if verifies else replace(who, controllers=())
-    plan, speculation = member.plan or Plan(), member.speculation or SpeculationReport("static")
-    membership = Membership(
-        partial(dial, address, transport), who, lambda: member.load,
-        plan=(lambda: plan) if verifies else None,
-        speculation=(lambda: speculation) if verifies else None,
-        prefixes=(lambda: (1, 2, 3)) if verifies else tuple,
-    )  # fmt: skip
-    running = asyncio.create_task(membership.run())
-    await asyncio.sleep(_MEMBER_S / 2)
-    membership.report_lost("nobody")
-    await asyncio.sleep(_MEMBER_S / 2)
-    membership.report_draining()
-    await asyncio.sleep(0.1)
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    said = [
+        membership.Registered(interval_ms),
+        membership.Roster((other,)),
+        order,
+        membership.TracingOrder(_TRACED),
+        hand_over,
+    ]
+    said += [membership.StartWave(1), membership.Roster(), membership.PlanOrder()]
+    return [cluster_wire.directive_to_wire(each).SerializeToString() for each in said]

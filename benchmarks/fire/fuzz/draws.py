@@ -1,0 +1,75 @@
+"""Draws from strategies of Hypothesis outside of its tests: what a strategy gives follows from a source of chance alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+T = TypeVar("T")
+_BYTES: Final = 8 * 1024
+"""Bytes that one draw is given. Hypothesis refuses one that takes more, and so a value that large; then another one is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing that a hostile party does: from the seed of the run, its party and its number follows all that is drawn for it."""
+
+    seed: int
+    party: str
+    number: int
+
+    @classmethod
+    def named(cls, seed: int, name: str) -> Case:
+        """The one of this name, as `--only` takes it. Raises ValueError if it is none."""
+        party, _, number = name.partition(":")
+        return cls(seed, party, int(number))
+
+    @property
+    def name(self) -> str:
+        """What `--only` takes."""
+        return f"{self.party}:{self.number}"
+
+    def draws(self) -> Draws:
+        """All that is drawn for it, from its beginning."""
+        return Draws(random.Random(f"{self.seed} {self.name}"))
+
+
+class Draws:
+    """Values of strategies, one after the other, all by one source of chance."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+
+    def __call__(self, strategy: SearchStrategy[T]) -> T:
+        """Draw one value, by the entry that Hypothesis has for fuzzers: it keeps no database, and nothing of earlier draws."""
+        _wanted.append(strategy)
+        try:
+            while _target(self.chance.randbytes(_BYTES)) is None:
+                _found.clear()
+            return _found.pop()
+        finally:
+            _wanted.pop()
+
+
+_wanted: list[SearchStrategy[Any]] = []
+_found: list[Any] = []
+
+
+@st.composite
+def _whatever(draw: st.DrawFn) -> Any:
+    """What is wanted now: one target for all strategies, since it takes long to make one."""
+    return draw(_wanted[-1])
+
+
+@settings(database=None)
+@given(_whatever())
+def _take(value: Any) -> None:
+    _found.append(value)
+
+
+_target: Any = _take.hypothesis.fuzz_one_input  # pyright: ignore[reportFunctionMemberAccess]

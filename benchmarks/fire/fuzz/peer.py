@@ -1,0 +1,188 @@
+"""A peer that answers calls of every kind by what honest ones say or have said: as it is, so that it is written down, or made hostile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import grpc
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError
+
+from benchmarks.fire.fuzz.calls import JOIN, METHODS, UNBOUNDED, Ended
+from benchmarks.fire.fuzz.corpus import Conversation, Corpus
+from benchmarks.fire.fuzz.draws import Draws
+from benchmarks.fire.fuzz.messages import hostile, shuffled
+from specsplit.v1.cluster_pb2 import JoinResponse
+
+Shown = list[tuple[str, str | bytes]]
+Honest = Callable[[str, AsyncIterator[bytes], Shown], AsyncGenerator[bytes, None]]
+"""What brings the answers to a call: of (/service/Method, its requests, the metadata that is passed on)."""
+SULKS_S: Final = 6.0
+"""A hostile peer that will not end a call does so after all, so long after its last message."""
+_MOST_MORE: Final = 20
+_SENTENCES: Final = ("", "x" * 3_000, "no: é語🦀", "%s")
+_PASSED_ON: Final = frozenset({"authorization", "traceparent"})
+
+
+def passed_on(channel: grpc.aio.Channel, ends: list[Ended] | None = None) -> Honest:
+    """Pass every call on; how those ended that did not end well is added to `ends`."""
+
+    async def answers(path: str, requests: AsyncIterator[bytes], shown: Shown) -> AsyncGenerator[bytes, None]:
+        call = channel.stream_stream(path)(requests, metadata=shown)  # on the wire every call may stream both ways
+        try:
+            async for answer in call:
+                yield answer
+        except grpc.aio.AioRpcError as error:
+            if ends is not None:
+                ends.append(Ended(error.code(), error.details() or ""))
+            raise
+        finally:
+            call.cancel()
+
+    return answers
+
+
+def remembered(corpus: Corpus, draws: Draws, most: int = 0) -> Honest:
+    """Answer as in one conversation, but shuffled; up to `most` answers of any conversation come behind it."""
+
+    async def answers(path: str, requests: AsyncIterator[bytes], _: Shown) -> AsyncGenerator[bytes, None]:
+        reading = asyncio.create_task(_read(requests))
+        known, chance = [each.answers for each in corpus.of(path) if each.answers], draws.chance
+        every = [answer for each in known for answer in each]
+        said = chance.choice(known) if known else [b""]
+        more = chance.choices(every, k=chance.randint(0, most)) if known else []
+        kept = said[:1] if most or not METHODS[path].streams_out else []
+        try:
+            for answer in (
+                kept if not METHODS[path].streams_out else [*kept, *draws(shuffled(said[len(kept) :], every)), *more]
+            ):
+                yield answer
+                await asyncio.sleep(chance.choice((0.0, 0.0, 0.001, 0.005)))
+        finally:
+            reading.cancel()
+
+    return answers
+
+
+async def _read(requests: AsyncIterator[bytes]) -> None:
+    async for _ in requests:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Hostility:
+    """What becomes of what honest ones say. The shares are of messages."""
+
+    draws: Draws
+    broken: float
+    made: float
+    kept: float
+    more: float = 0.0
+    """The share that others come behind."""
+    ends: float = 0.0
+    """The share of answers behind which it leaves."""
+    requests: bool = False
+    """True: of what callers say too."""
+    answers: bool = True
+    introduces: bool = False
+    """True: the first answer is the honest one."""
+
+    def instead(self, honest: bytes, kind: Descriptor) -> Iterator[bytes]:
+        """One message in the place of an honest one, and now and then a few more."""
+        yield hostile(self.draws, honest, kind, self.broken, self.made, self.kept)
+        if self.draws.chance.random() < self.more:
+            for _ in range(self.draws.chance.randint(1, _MOST_MORE)):
+                yield hostile(self.draws, honest, kind, self.broken, 0.2, 0.2)
+
+    async def leave(self, context: Any) -> None:
+        """End the call: late, quietly, with some status, or with details that are none."""
+        chance = self.draws.chance
+        drawn = chance.random()
+        if drawn < 0.1:
+            await asyncio.sleep(SULKS_S)
+        if drawn >= 0.5:
+            details = (("grpc-status-details-bin", chance.randbytes(20)),) if drawn < 0.7 else ()
+            await context.abort(chance.choice([*grpc.StatusCode][1:]), chance.choice(_SENTENCES), details)
+
+
+class Peer(grpc.GenericRpcHandler):
+    """Answers whatever is called, and keeps what both sides said."""
+
+    def __init__(
+        self, honest: Honest, hostility: Hostility | None = None, messages: Counter[str] | None = None
+    ) -> None:
+        """Hostile messages are counted in `messages`, by method."""
+        self.conversations: list[Conversation] = []
+        self._honest = honest
+        self._hostility = hostility
+        self._messages: Counter[str] = Counter() if messages is None else messages
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Every call may be streaming on both sides, as far as the wire goes."""
+        shown = [(key, value) for key, value in handler_call_details.invocation_metadata if key in _PASSED_ON]
+        return grpc.stream_stream_rpc_method_handler(partial(self._answer, str(handler_call_details.method), shown))
+
+    async def _answer(
+        self, path: str, shown: Shown, requests: AsyncIterator[bytes], context: Any
+    ) -> AsyncIterator[bytes]:
+        said, method = Conversation(path), METHODS[path]
+        self.conversations.append(said)
+
+        async def heard() -> AsyncIterator[bytes]:
+            async for request in requests:
+                said.requests.append(request)
+                for each in self._instead(request, method.request, method.name, answers=False):
+                    yield each
+
+        try:
+            async with aclosing(self._honest(path, heard(), shown)) as answers:
+                async for answer in answers:
+                    said.answers.append(answer)
+                    for each in self._instead(
+                        answer, method.answer, f"{method.name}, answers", answers=True, at=len(said.answers)
+                    ):
+                        yield each
+                    if self._hostility and self._hostility.draws.chance.random() < self._hostility.ends:
+                        break
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata()))
+        if self._hostility:
+            await self._hostility.leave(context)
+
+    def _instead(self, honest: bytes, kind: Descriptor, name: str, *, answers: bool, at: int = 0) -> Iterator[bytes]:
+        """What is said in the place of this. Nobody is dismissed: that a member would have to obey."""
+        hostility = self._hostility
+        first = hostility is not None and hostility.introduces and at == 1
+        if hostility is None or first or not (hostility.answers if answers else hostility.requests):
+            yield honest
+        else:
+            for each in hostility.instead(honest, kind):
+                if not (kind is JOIN.answer and _dismisses(each)):
+                    self._messages[name] += 1
+                    yield each
+
+
+def _dismisses(data: bytes) -> bool:
+    try:
+        return JoinResponse.FromString(data).HasField("drain")
+    except DecodeError:
+        return False
+
+
+@asynccontextmanager
+async def serving(handler: grpc.GenericRpcHandler, at: str = "127.0.0.1:0") -> AsyncIterator[str]:
+    """host:port of a server of this process with this handler. At the end its calls are cut off."""
+    server = grpc.aio.server(options=UNBOUNDED)
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port(at)
+    await server.start()
+    try:
+        yield f"{at.rpartition(':')[0]}:{port}"
+    finally:
+        await server.stop(None)
