@@ -18,7 +18,8 @@ from benchmarks.context import Context
 from benchmarks.fire.ending import Ending
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
-from benchmarks.fire.table import write
+from benchmarks.fire.fuzz.draws import Case
+from benchmarks.fire.table import NOTHING_WRONG, write
 from benchmarks.machine import describe
 from specsplit.cli.screen import Screen
 
@@ -30,7 +31,7 @@ MINUTES, SHORT_MINUTES = 10.0, 0.5
 
 def main(words: Sequence[str]) -> None:
     """Run the parts asked for, print, write; status 1 if anything was found that must not be, 128 and more if told to end."""
-    parser = _parser()
+    parser = arguments()
     options = parser.parse_args(words)
     if not (options.models / "target").is_dir():
         parser.error(
@@ -42,20 +43,22 @@ def main(words: Sequence[str]) -> None:
     minutes = (SHORT_MINUTES if options.short else MINUTES) if options.minutes is None else options.minutes
     ending = Ending()
     with ending.heeded():
-        found = burn(context, options.part or [*PARTS], minutes, seed, ending)
+        found = burn(context, options.part or [*PARTS], minutes, seed, ending, options.only, options.corpus)
     ending.leave()
     sys.exit(0 if all(each.sound for each in found) else 1)
 
 
 def burn(
-    context: Context, parts: Sequence[str], minutes: float, seed: int, ending: Ending | None = None
-) -> list[Findings]:
+    context: Context, parts: Sequence[str], minutes: float, seed: int, ending: Ending | None = None,
+    only: Sequence[str] = (), corpus: Path | None = None,
+) -> list[Findings]:  # fmt: skip
     """Run these parts one after the other, for so many minutes each; what each found, which is printed and written too.
 
-    A part that breaks off is a fault, and the others run all the same. One during which the run is told to end is the last.
+    A part that breaks off is a fault, and the others run all the same. One during which the run is told to end is the last. With `only`
+    the fuzz part plays these cases of it again, by that `corpus`, and nothing is written.
     """
     folder = FOLDER / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-seed-{seed}"
-    fire = Fire(context, seed, folder, ending or Ending())
+    fire = Fire(context, seed, folder, ending or Ending(), only, corpus)
     fire.say(f"seed {seed}; logs of the processes in {folder}")
     found: list[Findings] = []
     try:
@@ -65,7 +68,9 @@ def burn(
             if fire.ending.by:
                 break
     finally:
-        if found:
+        if found and only:
+            fire.say("\n".join(fault for each in found for fault in each.faults) or NOTHING_WRONG)
+        elif found:
             write(fire, minutes, found)
     return found
 
@@ -85,12 +90,19 @@ def _burnt(fire: Fire, part: str, seconds: float) -> Findings:
     return findings
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """What the command takes; `fuzz.part.replay` prints such a command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks fire", description=__doc__)
     parser.add_argument("part", nargs="*", type=_part, help="chaos, fuzz, soak; all of them if none is named")
     parser.add_argument("--minutes", type=_minutes, help=f"of each part; {MINUTES:g}, with --short {SHORT_MINUTES:g}")
     parser.add_argument("--seed", type=int, help="of everything that is drawn; one is drawn, and printed, if left out")
     parser.add_argument("--short", action="store_true", help="two minutes in all; the table goes to build/results")
+    parser.add_argument(
+        "--only", action="append", default=[], type=_case, metavar="PARTY:NUMBER", help="a case of fuzz, again"
+    )
+    parser.add_argument(
+        "--corpus", type=Path, help="honest conversations, which the run of that case left in its folder"
+    )
     parser.add_argument("--models", type=Path, default=Path("models/pocket"), help="folder with target and drafts")
     return parser
 
@@ -99,6 +111,13 @@ def _part(word: str) -> str:
     if word not in PARTS:
         raise argparse.ArgumentTypeError(f"there is no part {word!r}, expected {', '.join(PARTS)}")
     return word
+
+
+def _case(word: str) -> str:
+    try:
+        return Case.named(0, word).name
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _minutes(word: str) -> float:

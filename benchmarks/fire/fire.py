@@ -39,6 +39,10 @@ class Fire:
     folder: Path
     """The folder of this run, below build/fire."""
     ending: Ending = field(default_factory=Ending)
+    only: Sequence[str] = ()
+    """Names of the cases of the fuzz part that are played again, and nothing else."""
+    corpus: Path | None = None
+    """The honest conversations of the run that they are of; None: they are recorded."""
 
     def say(self, line: str) -> None:
         """Show a line of progress."""

@@ -19,17 +19,17 @@ from google.protobuf.message_factory import GetMessageClass
 from rich.console import Console
 
 from benchmarks.context import Context
+from benchmarks.fire.command import arguments
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
 from benchmarks.fire.fuzz import calls
-from benchmarks.fire.fuzz.__main__ import arguments
 from benchmarks.fire.fuzz.calls import DRAFT, GENERATE, JOIN, METHODS, SILENT_S, Ended, Manner, Method, call
 from benchmarks.fire.fuzz.corpus import Conversation, Corpus
 from benchmarks.fire.fuzz.draws import Case, Draws
 from benchmarks.fire.fuzz.ground import ROLES, Ground
 from benchmarks.fire.fuzz.messages import changed, hostile, kind_of, messages, shuffled, spoiled, values
 from benchmarks.fire.fuzz.part import replay
-from benchmarks.fire.fuzz.parties import Program, Scene
+from benchmarks.fire.fuzz.parties import Scene, asking
 from benchmarks.fire.fuzz.peer import Hostility, Peer, passed_on, remembered, serving
 from benchmarks.fire.fuzz.storm import Storm
 from benchmarks.fire.fuzz.tally import Tally
@@ -210,7 +210,7 @@ async def test_the_client_library_answers_for_whatever_a_hostile_coordinator_say
     )
     scene = Scene(Ground("", "", "", (), "", "", (), tmp_path), (), corpus, tally)
     for number in range(3):
-        await Program(scene).act(Case(5, "answers", number))
+        await asking(scene, Case(5, "answers", number))
     assert not tally.faults and sum(tally.statuses["the client library"].values()) == 24
 
 
@@ -247,9 +247,9 @@ def test_the_command_that_is_told_plays_the_cases_to_blame_on_a_ground_like_that
     tally.suspect()
     tally.running = {Case(5, "noise", 1)}
     tally.suspect()
-    _, _, told = replay(burning(tmp_path, short=short), tally).partition("python -m benchmarks.fire.fuzz ")
+    _, _, told = replay(burning(tmp_path, short=short), tally).partition("python -m benchmarks fire ")
     options = arguments().parse_args(told.split())
-    assert (options.seed, options.short, options.only) == (5, short, ["client:17", "drafter:3"])
+    assert (options.part, options.seed, options.short, options.only) == (["fuzz"], 5, short, ["client:17", "drafter:3"])
     assert options.corpus == tmp_path / "fuzz" / "corpus.jsonl"
     assert Case.named(5, "client:17") == Case(5, "client", 17)
 
@@ -278,7 +278,7 @@ async def test_a_storm_ends_when_it_is_told_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["client", "client:x", "nobody:3", ":3"])
 def test_what_is_no_case_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        arguments().parse_args(["--seed", "1", "--corpus", "x", "--only", name])
+        arguments().parse_args(["fuzz", "--only", name])
     assert f"{name!r} is no case" in capsys.readouterr().err
 
 

@@ -55,8 +55,12 @@ class Method:
     @property
     def name(self) -> str:
         """service.Method, without package."""
-        service, _, method = self.path.removeprefix("/").rpartition("/")
-        return f"{service.rpartition('.')[2]}.{method}"
+        return f"{self.service.rpartition('.')[2]}.{self.path.split('/')[2]}"
+
+    @property
+    def service(self) -> str:
+        """The full name of its service."""
+        return self.path.split("/")[1]
 
     @property
     def is_ours(self) -> bool:

@@ -13,6 +13,10 @@ from hypothesis.strategies import SearchStrategy
 T = TypeVar("T")
 _BYTES: Final = 8 * 1024
 """Bytes that one draw is given. Hypothesis refuses one that takes more, and so a value that large; then another one is drawn."""
+COORDINATOR: Final = "coordinator"
+"""The party whose cases are drawn when a member joins it."""
+WEIGHTS: Final = {"client": 14.0, "drafter": 4.0, "verifier": 1.0, "answers": 0.5, "noise": 0.5, COORDINATOR: 0.0}
+"""How often each party acts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Case:
     def named(cls, seed: int, name: str) -> Case:
         """The one of this name, as `--only` takes it. Raises ValueError if it is none."""
         party, _, number = name.partition(":")
+        if party not in WEIGHTS or not number.isdecimal():
+            raise ValueError(f"{name!r} is no case, expected one of {', '.join(WEIGHTS)}, a colon and a number")
         return cls(seed, party, int(number))
 
     @property

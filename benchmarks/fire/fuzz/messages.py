@@ -19,6 +19,7 @@ from benchmarks.fire.fuzz.draws import Draws
 from specsplit.wire.limits import limit_of
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 _CHANGES: Final = st.integers(1, 3)
 _FEW: Final = 4
 """Entries of a list, as a rule; those of a long one are few different ones, over and over."""
@@ -48,6 +49,16 @@ _RANGES: Final = {
 def kind_of(message: type[Message]) -> Descriptor:
     """The descriptor of a message type."""
     return cast("Descriptor", message.DESCRIPTOR)
+
+
+def read(kind: type[M], data: bytes) -> M | None:
+    """The message that this is; None if it is none."""
+    message = kind()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        return None
+    return message
 
 
 def varint(value: int) -> bytes:
@@ -110,7 +121,8 @@ def values(field: FieldDescriptor, long: bool = True) -> SearchStrategy[Any]:
     if _is_map(field):
         key, value = cast("Descriptor", field.message_type).fields
         few = st.dictionaries(_single(key, False), _single(value, False), max_size=_FEW)
-        many = st.builds(lambda count, one: dict.fromkeys(range(count), one), counts, _single(value, False))
+        name = str if key.type == FieldDescriptor.TYPE_STRING else int
+        many = st.builds(lambda count, one: dict.fromkeys(map(name, range(count)), one), counts, _single(value, False))
     else:
         few = st.lists(_single(field, long), max_size=_FEW)
         inside = st.lists(_single(field, False), min_size=1, max_size=_FEW)
@@ -184,10 +196,7 @@ _UNKNOWN: Final = st.builds(
 @st.composite
 def changed(draw: st.DrawFn, data: bytes, kind: Descriptor) -> bytes:
     """The message with one to three fields changed, somewhere in it; other bytes if it is no message of this kind."""
-    message = GetMessageClass(kind)()
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
+    if (message := read(GetMessageClass(kind), data)) is None:
         return draw(spoiled(data))
     for _ in range(draw(_CHANGES)):
         if places := list(_places(message)):

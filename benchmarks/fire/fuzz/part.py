@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -37,18 +37,14 @@ _PLAN: Final = PlanChanges(num_steps=5, topk=4, num_draft_tokens=16, wait_budget
 """All of it, so that what a hostile operator sets means nothing to these requests."""
 
 
-def run(fire: Fire, seconds: float, only: Sequence[str] = (), heard: Path | None = None) -> Findings:
-    """Fuzz for so long, or only the cases of these names.
-
-    Honest conversations are recorded, or read from the file `heard` that an earlier run wrote.
-    """
+def run(fire: Fire, seconds: float) -> Findings:
+    """Fuzz for so long, or play only the cases again that the run is given."""
     findings, _ = Findings("fuzz"), fire.known  # texts first: it takes torch, and no event loop
-    cases = [Case.named(fire.seed, name) for name in only]
     tally, samples = Tally(fire.say), Samples()
     with Logs(fire.folder / "fuzz") as logs:
         with ground(fire, logs) as place:
             load = Load(fire, place.public, HONEST, "honest", _mix(place), place.transport("honest"), BOUND_S)
-            left = run_out(fire, _stormed(fire, place, logs, load, tally, samples, seconds, cases, heard))
+            left = run_out(fire, _stormed(fire, place, logs, load, tally, samples, seconds))
         tally.report(findings)
         conclude(findings, load, logs, left)
     refused = load.tally.counts[Outcome.UNAVAILABLE] + load.tally.counts[Outcome.EXHAUSTED]
@@ -71,20 +67,19 @@ def _mix(place: Ground) -> Callable[[random.Random, int, int], Iterator[Asked]]:
 
 
 async def _stormed(
-    fire: Fire, place: Ground, logs: Logs, load: Load, tally: Tally, samples: Samples, seconds: float, only: Sequence[Case],
-    heard: Path | None,
-) -> str:  # fmt: skip
+    fire: Fire, place: Ground, logs: Logs, load: Load, tally: Tally, samples: Samples, seconds: float
+) -> str:
     """What was left when all was over: a session, a page, or a member that is not honest."""
     honest, keeping = place.transport("honest"), samples.keep(lambda: [*place.children.values()], logs, SAMPLE_S)
     if missing := await settled(place.public, honest, 1 + len(place.drafters)):
         return f"before the first message {missing}"
-    corpus = await recorded(place, fire.known) if heard is None else Corpus.read(heard)
+    corpus = await recorded(place, fire.known) if fire.corpus is None else Corpus.read(fire.corpus)
     corpus.write(_corpus_of(fire))
     fire.say(f"honest messages by method: {corpus.counts}")
     storm = Storm(Scene(place, fire.known, corpus, tally), fire.seed, fire.ending)
     async with beside(keeping, tell(fire, seconds, load, lambda: tally.told)):
         async with load:
-            await storm.run(seconds, only)
+            await storm.run(seconds, [Case.named(fire.seed, name) for name in fire.only])
         if not storm.well:
             return ""  # the logs say who has died
         there = await settled(place.public, honest, 1 + len(place.drafters))
@@ -106,10 +101,10 @@ def _judge_memory(findings: Findings, samples: Samples, folder: Path) -> None:
 def replay(fire: Fire, tally: Tally) -> str:
     """The command that plays the cases again that are to blame; or, where no single one is, the run that draws the same once more."""
     short = " --short" if fire.context.quick else ""
+    again = f"once more: python -m benchmarks fire fuzz --seed {fire.seed}{short}"
     if not tally.blamed:
-        return f"no single case is to blame; once more: python -m benchmarks fire fuzz --seed {fire.seed}{short}"
-    only = " ".join(f"--only {name}" for name in tally.blamed)
-    return f"once more: python -m benchmarks.fire.fuzz --seed {fire.seed}{short} --corpus {_corpus_of(fire)} {only}"
+        return f"no single case is to blame; {again}"
+    return " ".join((again, "--corpus", str(_corpus_of(fire)), *(f"--only {name}" for name in tally.blamed)))
 
 
 def _corpus_of(fire: Fire) -> Path:

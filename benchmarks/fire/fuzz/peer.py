@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.message import DecodeError
 
 from benchmarks.fire.fuzz.calls import JOIN, METHODS, UNBOUNDED, Ended
 from benchmarks.fire.fuzz.corpus import Conversation, Corpus
 from benchmarks.fire.fuzz.draws import Draws
-from benchmarks.fire.fuzz.messages import hostile, shuffled
+from benchmarks.fire.fuzz.messages import hostile, read, shuffled
 from specsplit.v1.cluster_pb2 import JoinResponse
 
 Shown = list[tuple[str, str | bytes]]
@@ -161,18 +160,12 @@ class Peer(grpc.GenericRpcHandler):
         first = hostility is not None and hostility.introduces and at == 1
         if hostility is None or first or not (hostility.answers if answers else hostility.requests):
             yield honest
-        else:
-            for each in hostility.instead(honest, kind):
-                if not (kind is JOIN.answer and _dismisses(each)):
-                    self._messages[name] += 1
-                    yield each
-
-
-def _dismisses(data: bytes) -> bool:
-    try:
-        return JoinResponse.FromString(data).HasField("drain")
-    except DecodeError:
-        return False
+            return
+        for each in hostility.instead(honest, kind):
+            directive = read(JoinResponse, each) if kind is JOIN.answer else None
+            if directive is None or not directive.HasField("drain"):
+                self._messages[name] += 1
+                yield each
 
 
 @asynccontextmanager

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.fire.ending import POLL_S, Ending
-from benchmarks.fire.fuzz.draws import Case
-from benchmarks.fire.fuzz.parties import PARTIES, Directing, Party, Scene
+from benchmarks.fire.fuzz.draws import COORDINATOR, WEIGHTS, Case
+from benchmarks.fire.fuzz.parties import PARTIES, Directing, Scene
 from benchmarks.fire.fuzz.peer import serving
 
 AT_ONCE: Final = 24
@@ -22,8 +22,6 @@ CASE_S: Final = 120.0
 """A case that is not over by then hangs."""
 END_S: Final = 45.0
 """A case that is not over so long after the time is hangs. A call that nobody answers is given up after LISTENS_S and told by its case."""
-COORDINATOR: Final = "coordinator"
-"""The party whose cases are drawn when a member joins it."""
 
 
 class Storm:
@@ -33,7 +31,6 @@ class Storm:
         self._scene = scene
         self._seed = seed
         self._ending = ending
-        self._parties: dict[str, Party] = {name: party(scene) for name, (party, _) in PARTIES.items()}
 
     @property
     def well(self) -> bool:
@@ -60,7 +57,7 @@ class Storm:
 
         async def worker() -> None:
             while time.monotonic() < self._ending.sooner(until) and self.well:
-                name = order.choices([*PARTIES], [weight for _, weight in PARTIES.values()])[0]
+                name = order.choices([*PARTIES], [WEIGHTS[each] for each in PARTIES])[0]
                 await self._act(Case(self._seed, name, next(numbers[name])))
 
         workers = {asyncio.create_task(worker()) for _ in range(AT_ONCE)}
@@ -84,7 +81,7 @@ class Storm:
         tally.cases += 1
         try:
             async with asyncio.timeout(CASE_S):
-                await self._parties[case.party].act(case)
+                await PARTIES[case.party](self._scene, case)
         except TimeoutError:
             tally.fault(case, f"was not over after {CASE_S:g} s")
         except Exception as error:  # noqa: BLE001 (one case that cannot be played must not end the others)
