@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import Final
 
-from benchmarks.fire.beside import beside
+from benchmarks.fire.beside import beside, tell
 from benchmarks.fire.faults import Deed, Fault, Service, faults
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import DRAFTERS, Fire
@@ -21,7 +21,6 @@ from benchmarks.fire.recovery import Recoveries
 from benchmarks.fire.samples import Samples
 from benchmarks.fire.stillness import STANDSTILL_S
 from benchmarks.fire.strike import AGAIN, NEXT, Strike
-from benchmarks.fire.telling import tell
 from benchmarks.fire.verdict import conclude, judge_growth, run_out, settled
 from specsplit.cli.local import LocalCluster
 

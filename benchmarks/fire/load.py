@@ -41,6 +41,7 @@ class Load:
         self._calm = asyncio.Event()
 
     async def __aenter__(self) -> Self:
+        self.stillness = Stillness()
         self._callers = [asyncio.create_task(self._call(draws)) for draws in self._draws]
         return self
 

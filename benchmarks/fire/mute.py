@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import grpc
 
+from benchmarks.fire.fuzz.calls import METHODS, Manner, call
 from benchmarks.fire.mix import Mute, Silence
 from specsplit.cli.local import LocalCluster
 
@@ -33,7 +35,7 @@ class Mutes:
         if not address:  # it is being started
             return
         self.opened += 1
-        with suppress(OSError, grpc.aio.AioRpcError):
+        with suppress(OSError):
             if mute.kind is Silence.TCP:
                 await _connected(address, mute.holds_s)
             else:
@@ -58,13 +60,7 @@ async def _connected(address: str, seconds: float) -> None:
         await writer.wait_closed()
 
 
-async def _called(address: str, method: str, seconds: float) -> None:
-    async def nothing() -> AsyncIterator[bytes]:
-        await asyncio.sleep(seconds)
-        return
-        yield b""
-
+async def _called(address: str, path: str, seconds: float) -> None:
+    manner = Manner(timeout_s=seconds, hangs_up=False, listens_s=seconds)
     async with grpc.aio.insecure_channel(address) as channel:
-        call = channel.stream_stream(method)(nothing(), timeout=seconds)
-        async for _ in call:
-            pass
+        await call(channel, replace(METHODS[path], streams_in=True), [], manner)

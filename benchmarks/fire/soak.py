@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.fire.beside import beside
+from benchmarks.fire.beside import beside, tell
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
 from benchmarks.fire.load import Load
 from benchmarks.fire.logs import Logs
 from benchmarks.fire.samples import Samples
-from benchmarks.fire.telling import tell
 from benchmarks.fire.verdict import conclude, judge_growth, run_out, settled
 from specsplit.cli.local import LocalCluster
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks.fire.beside import beside
+from benchmarks.fire.beside import beside, tell
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
 from benchmarks.fire.fuzz.corpus import Corpus
@@ -24,7 +24,6 @@ from benchmarks.fire.logs import Logs
 from benchmarks.fire.mix import Asked, requests
 from benchmarks.fire.outcomes import Outcome
 from benchmarks.fire.samples import RSS, Samples
-from benchmarks.fire.telling import tell
 from benchmarks.fire.verdict import conclude, run_out, settled
 from specsplit.values import PlanChanges
 
@@ -88,13 +87,14 @@ async def _stormed(
 
 def _judge_memory(findings: Findings, samples: Samples, folder: Path) -> None:
     samples.write(folder / "samples.jsonl")
-    swollen = swellings(samples)
-    told = {life: f"{taken[0][1][RSS]:.0f} → {taken[-1][1][RSS]:.0f}" for life, taken in samples.lives.items()}
-    shown = "; ".join(f"{life.name} {each} ({swollen.get(life, 0.0):+.1f})" for life, each in told.items())
-    findings.add("MiB of the processes at first and at last, and growth in the second half", shown)
-    much = {life: grown for life, grown in swollen.items() if grown > MOST_SWELLING}
+    swollen, name = swellings(samples), "MiB of the processes at first and at last, and growth in the second half"
+    told = {
+        life: f"{life.name} {taken[0][1][RSS]:.0f} → {taken[-1][1][RSS]:.0f}" for life, taken in samples.lives.items()
+    }
+    findings.add(name, "; ".join(f"{each} ({swollen.get(life, 0.0):+.1f})" for life, each in told.items()))
+    much = {life.name: grown for life, grown in swollen.items() if grown > MOST_SWELLING}
     findings.must_be_none(
-        "memory", [f"{life.name} grew by {grown:.0f} MiB in the second half" for life, grown in much.items()]
+        "memory", [f"{who} grew by {grown:.0f} MiB in the second half" for who, grown in much.items()]
     )
 
 

@@ -32,20 +32,17 @@ from benchmarks.fire.fuzz.draws import Case, Draws
 from benchmarks.fire.fuzz.ground import Ground
 from benchmarks.fire.fuzz.messages import hostile, read, shuffled, spoiled
 from benchmarks.fire.fuzz.peer import Hostility, Peer, passed_on, remembered, serving
-from benchmarks.fire.fuzz.recording import NAMES, decoding
+from benchmarks.fire.fuzz.recording import DRAFTER_INFO, NAMES, decoding, needed_by
 from benchmarks.fire.fuzz.tally import Tally
 from benchmarks.known import Known
 from specsplit.client import AsyncClient
 from specsplit.errors import SpecsplitError
-from specsplit.features import FeatureNeed
 from specsplit.identity import CallerRole
 from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
 from specsplit.rpc.permissions import needed
 from specsplit.v1.cluster_pb2 import JoinRequest
-from specsplit.v1.drafter_pb2 import GetDrafterInfoResponse
 from specsplit.v1.verifier_pb2 import DecodeResponse
 from specsplit.values import Endpoint
-from specsplit.wire.drafter import drafter_info_from_wire
 from specsplit.wire.verifier import decode_to_wire
 
 HANG_S: Final = 60.0
@@ -189,8 +186,7 @@ async def drafting(scene: Scene, case: Case) -> None:
         draws, broken=chance.choice((0.0, 0.002, 0.05)), made=0.02, kept=chance.choice((0.5, 0.9, 0.98)),
         more=chance.choice((0.0, 0.02, 0.2)), ends=chance.choice((0.0, 0.02, 0.2)), requests=requests, answers=answers,
     )  # fmt: skip
-    told = scene.corpus.answers(f"/{DRAFTER_SERVICE}/GetDrafterInfo")
-    need = drafter_info_from_wire(GetDrafterInfoResponse.FromString(told[at])).features if told else FeatureNeed()
+    need = needed_by(scene.corpus.answers(DRAFTER_INFO)[at:])
     honest = passed_on(scene.channel(ground.drafters[at]), ends)
     async with serving(Peer(honest, hostility, scene.tally.messages)) as address:
         drafter = Endpoint(f"hostile-{case.number}", address, need)

@@ -48,19 +48,18 @@ def passed_on(channel: grpc.aio.Channel, ends: list[Ended] | None = None) -> Hon
 
 
 def remembered(corpus: Corpus, draws: Draws, most: int = 0) -> Honest:
-    """Answer as in one conversation, but shuffled; up to `most` answers of any conversation come behind it."""
+    """Answer as in one conversation, but shuffled; or, with `most`, as one began, and then up to so many answers of any."""
 
     async def answers(path: str, requests: AsyncIterator[bytes], _: Shown) -> AsyncGenerator[bytes, None]:
         reading = asyncio.create_task(_read(requests))
-        known, chance = [each.answers for each in corpus.of(path) if each.answers], draws.chance
-        every = [answer for each in known for answer in each]
-        said = chance.choice(known) if known else [b""]
-        more = chance.choices(every, k=chance.randint(0, most)) if known else []
-        kept = said[:1] if most or not METHODS[path].streams_out else []
+        chance, every = draws.chance, corpus.answers(path) or [b""]
+        said = chance.choice([each.answers for each in corpus.of(path) if each.answers] or [every])
+        if most:
+            said = [said[0], *chance.choices(every, k=chance.randint(1, most))]
+        elif METHODS[path].streams_out:
+            said = draws(shuffled(said, every))
         try:
-            for answer in (
-                kept if not METHODS[path].streams_out else [*kept, *draws(shuffled(said[len(kept) :], every)), *more]
-            ):
+            for answer in said:
                 yield answer
                 await asyncio.sleep(chance.choice((0.0, 0.0, 0.001, 0.005)))
         finally:

@@ -15,18 +15,33 @@ from benchmarks.fire.fuzz.corpus import Conversation, Corpus
 from benchmarks.fire.fuzz.ground import Ground
 from benchmarks.fire.fuzz.peer import Peer, passed_on, serving
 from benchmarks.known import Known
-from specsplit import membership, values
+from specsplit import values
 from specsplit.client import AsyncClient, make_request
+from specsplit.features import FeatureNeed
+from specsplit.membership import (  # fmt: skip
+    Draining,
+    HandOver,
+    Heartbeat,
+    Member,
+    PlanOrder,
+    Register,
+    Registered,
+    Roster,
+    StartWave,
+    TracingOrder,
+)
 from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest, TokenPrompt
 from specsplit.rpc import COORDINATOR_SERVICE, DRAFTER_SERVICE
 from specsplit.sessions import DecodeRequest
+from specsplit.v1.drafter_pb2 import GetDrafterInfoResponse
 from specsplit.values import PlanChanges, Sampling, Stopping
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
-from specsplit.wire.drafter import drafter_info_request
+from specsplit.wire.drafter import drafter_info_from_wire, drafter_info_request
 from specsplit.wire.verifier import decode_to_wire
 from specsplit.wire.watching import watch_to_wire
 
+DRAFTER_INFO: Final = f"/{DRAFTER_SERVICE}/GetDrafterInfo"
 NAMES: Final = 4
 """Sessions that are watched are called recorded-0 and so on, later ones too, so that watching one again finds it."""
 _NEW: Final = 24
@@ -34,6 +49,7 @@ _PATIENT: Final = Manner()
 _BRIEF: Final = Manner(listens_s=3.0)
 _MEMBER: Final = Manner(pauses=(0.2,), hangs_up=False, listens_s=1.5)
 _PLAN: Final = PlanChanges(num_steps=5, topk=4, num_draft_tokens=16, wait_budget_us=3000, draft_ahead=True)
+_CONTROL: Final = values.Control(max_draft_tokens=16)
 _TRACED: Final = values.TraceChanges(level=1, ratio=0.5, modules=("verifier",))
 
 
@@ -41,13 +57,16 @@ async def recorded(ground: Ground, known: Sequence[Known]) -> Corpus:
     """What all honest parties say, on every RPC; of what a coordinator may tell its members also what this one does not."""
     said: list[Conversation] = []
 
-    async def say(address: str, path: str, role: str, requests: Sequence[Message], manner: Manner = _PATIENT) -> None:
-        sent, manner = [each.SerializeToString() for each in requests], replace(manner, metadata=ground.shown(role))
-        async with grpc.aio.insecure_channel(address, options=UNBOUNDED) as channel:
-            end = await call(channel, METHODS[path], sent, manner)
+    async def say(
+        at: str, path: str, role: str, requests: Sequence[Message], how: Manner = _PATIENT
+    ) -> tuple[bytes, ...]:
+        sent = [each.SerializeToString() for each in requests]
+        async with grpc.aio.insecure_channel(at, options=UNBOUNDED) as channel:
+            end = await call(channel, METHODS[path], sent, replace(how, metadata=ground.shown(role)))
         if not end.answers and path != WATCH.path:  # a watch that comes before its session finds none
             raise RuntimeError(f"nothing was recorded of {path}: {end.code.name} {end.sentence}")
         said.append(Conversation(path, sent, list(end.answers)))
+        return end.answers
 
     async with AsyncClient(ground.public, ground.transport("honest")) as client:
         members = (await client.cluster()).members
@@ -55,9 +74,8 @@ async def recorded(ground: Ground, known: Sequence[Known]) -> Corpus:
         await say(ground.public, GENERATE.path, "client", [wire.generate_to_wire(asked)])
     for name, request in _operated():
         await say(ground.members, f"/{COORDINATOR_SERVICE}/{name}", "operator", [request])
-    needs = [each.role.features for each in members if isinstance(each.role, values.DrafterInfo)]
-    for address, need in zip(ground.drafters, needs, strict=True):
-        await say(address, f"/{DRAFTER_SERVICE}/GetDrafterInfo", "member", [drafter_info_request()])
+    for address in ground.drafters:
+        need = needed_by(await say(address, DRAFTER_INFO, "member", [drafter_info_request()]))
         async with grpc.aio.insecure_channel(address) as channel, serving(peer := Peer(passed_on(channel))) as relay:
             for number, each in enumerate(known[:NAMES]):
                 request = decoding(each, _NEW, values.Endpoint("recorded", relay, need), f"recorded-{number}")
@@ -67,6 +85,11 @@ async def recorded(ground: Ground, known: Sequence[Known]) -> Corpus:
     await asyncio.gather(*(say(ground.lone, JOIN.path, "member", _reports(each), _MEMBER) for each in members))
     said += [Conversation(JOIN.path, [], _directives(interval_ms)) for interval_ms in (1, 5, 100, 2**32 - 1)]
     return Corpus(said)
+
+
+def needed_by(answers: Sequence[bytes]) -> FeatureNeed:
+    """What a drafter needs of the target, as it says first of all in these answers to GetDrafterInfo."""
+    return drafter_info_from_wire(GetDrafterInfoResponse.FromString(answers[0])).features
 
 
 def _asked(known: Sequence[Known]) -> Iterator[GenerateRequest]:
@@ -83,13 +106,10 @@ def _asked(known: Sequence[Known]) -> Iterator[GenerateRequest]:
 
 def _operated() -> Iterator[tuple[str, Message]]:
     """All that an operator asks for and changes, and takes back."""
-    yield "GetModelInfo", wire.model_info_request()
-    yield "GetCluster", wire.cluster_request()
-    yield "SetPlan", wire.set_plan_to_wire(_PLAN, values.Control(), reset=False)
-    yield "SetPlan", wire.set_plan_to_wire(PlanChanges(), values.Control(max_draft_tokens=16), reset=False)
+    yield "SetPlan", wire.set_plan_to_wire(_PLAN, _CONTROL, reset=False)
     yield "SetTracing", wire.set_tracing_to_wire(_TRACED, reset=False)
-    yield "GetPlan", wire.plan_request()
-    yield "GetTracing", wire.tracing_request()
+    yield from (("GetPlan", wire.plan_request()), ("GetTracing", wire.tracing_request()))
+    yield from (("GetModelInfo", wire.model_info_request()), ("GetCluster", wire.cluster_request()))
     yield "SetTracing", wire.set_tracing_to_wire(values.TraceChanges(), reset=True)
     yield "SetPlan", wire.set_plan_to_wire(PlanChanges(), values.Control(), reset=True)
 
@@ -99,34 +119,23 @@ def decoding(known: Known, count: int, drafter: values.Endpoint | None, request_
     return DecodeRequest(request_id, known.prompt, known.sampling, Stopping(count, ignore_eos=True), _PLAN, drafter)
 
 
-def _reports(member: membership.Member) -> list[Message]:
+def _reports(member: Member) -> list[Message]:
     """A membership like that of `member`, under another name."""
-    who = f"recorded-{member.member_id}"
+    lost, controllers, told = (), (), {}
     if isinstance(member.role, values.ModelInfo):
-        first = membership.Register(who, member.address, member.role, member.max_sessions, ("static", "goodput"))
-        plan, speculation = member.plan or values.Plan(), member.speculation or values.SpeculationReport("static")
-        beats = [
-            membership.Heartbeat(member.load, lost, plan, speculation, (1, 2, 3)) for lost in ((), (), ("nobody",))
-        ]
-    else:
-        first = membership.Register(who, member.address, member.role, member.max_sessions)
-        beats = [membership.Heartbeat(member.load)] * 3
-    return [cluster_wire.report_to_wire(each) for each in (first, *beats, membership.Draining())]
+        lost, controllers = ("nobody",), ("static", "goodput")
+        speculation = member.speculation or values.SpeculationReport("static")
+        told = {"plan": member.plan or values.Plan(), "speculation": speculation, "prefixes": (1, 2, 3)}
+    first = Register(f"recorded-{member.member_id}", member.address, member.role, member.max_sessions, controllers)
+    beats = [Heartbeat(member.load, each, **told) for each in ((), (), lost)]
+    return [cluster_wire.report_to_wire(each) for each in (first, *beats, Draining())]
 
 
 def _directives(interval_ms: int) -> list[bytes]:
     """All that a member may be told, but to leave."""
     other = values.Endpoint("recorded", "127.0.0.1:1")
-    order, hand_over = (
-        membership.PlanOrder(_PLAN, values.Control(max_draft_tokens=16)),
-        membership.HandOver("recorded", other, 1),
-    )
-    said = [
-        membership.Registered(interval_ms),
-        membership.Roster((other,)),
-        order,
-        membership.TracingOrder(_TRACED),
-        hand_over,
-    ]
-    said += [membership.StartWave(1), membership.Roster(), membership.PlanOrder()]
+    said = (
+        Registered(interval_ms), Roster((other,)), PlanOrder(_PLAN, _CONTROL), TracingOrder(_TRACED), StartWave(1),
+        HandOver("recorded", other, 1), Roster(), PlanOrder(),
+    )  # fmt: skip
     return [cluster_wire.directive_to_wire(each).SerializeToString() for each in said]
