@@ -14,19 +14,7 @@ from typing import Any, Final
 import grpc
 
 from benchmarks.fire.fuzz import calls
-from benchmarks.fire.fuzz.calls import (
-    DECODE,
-    DRAFT,
-    GENERATE,
-    HEALTH,
-    JOIN,
-    METHODS,
-    REFLECTION,
-    Ended,
-    Manner,
-    Method,
-    call,
-)
+from benchmarks.fire.fuzz.calls import DECODE, DRAFT, GENERATE, JOIN, METHODS, Ended, Manner, Method, call
 from benchmarks.fire.fuzz.corpus import Corpus
 from benchmarks.fire.fuzz.draws import Case, Draws
 from benchmarks.fire.fuzz.ground import Ground
@@ -47,27 +35,15 @@ from specsplit.wire.verifier import decode_to_wire
 
 HANG_S: Final = 60.0
 """A session with a hostile drafter that is not over by then hangs."""
-_WEIGHTS: Final = {
-    "Generate": 4,
-    "Join": 4,
-    "Decode": 4,
-    "Draft": 12,
-    "Check": 0.3,
-    "List": 0.3,
-    "ServerReflectionInfo": 0.5,
-}
-"""How often a method is called, where that is not once."""
+_WEIGHTS: Final = {GENERATE.path: 4, JOIN.path: 4, DECODE.path: 4, DRAFT.path: 12}
+"""How often a method is called, where that is not once; those that are not ours, seldom."""
 _MOST: Final = {DRAFT.path: 120, JOIN.path: 40}
 """Messages of a stream, at most as a rule."""
 _STRANGE: Final = (
     ("authorization", "Bearer "), ("authorization", "Basic eA=="), ("traceparent", "00-00-00-00"), ("traceparent", "x" * 5_000),
     ("grpc-encoding-x", "y"),
 )  # fmt: skip
-_NEVER_THERE: Final = (
-    "/specsplit.v1.CoordinatorService/Nothing",
-    "/nowhere.Service/Method",
-    "/specsplit.v1.VerifierService/",
-)
+_NEVER_THERE: Final = ("/nowhere.Service/Method", f"/{COORDINATOR_SERVICE}/Nothing", f"/{VERIFIER_SERVICE}/")
 _PATIENT: Final = {GENERATE.path: 0.15, DECODE.path: 0.15, DRAFT.path: 0.5}
 """Methods that stream their answers and come to an end, Draft once its caller has hung up: the share of callers who wait for it."""
 _PATIENCE_S: Final = 3.0
@@ -108,17 +84,14 @@ async def calling(scene: Scene, case: Case) -> None:
     ports = [(ground.public, coordinator), (ground.members, coordinator), (ground.lone, coordinator)]
     ports += [(ground.verifier, (VERIFIER_SERVICE,)), *((each, (DRAFTER_SERVICE,)) for each in ground.drafters)]
     address, services = chance.choice(ports)
-    methods = [each for each in METHODS.values() if each.service in (*services, HEALTH, REFLECTION)]
-    method = chance.choices(methods, [_WEIGHTS.get(each.path.rpartition("/")[2], 1.0) for each in methods])[0]
+    methods = [each for each in METHODS.values() if each.service in (*services, calls.HEALTH, calls.REFLECTION)]
+    method = chance.choices(methods, [_WEIGHTS.get(each.path, 1.0 if each.is_ours else 0.4) for each in methods])[0]
     messages = _said(scene, case, draws, method)
-    if (
-        method is JOIN and messages and _is_verifier(messages[0])
-    ):  # it is trusted with texts: only where no honest client asks
-        address = ground.lone
+    if method is JOIN and messages and _is_verifier(messages[0]):
+        address = ground.lone  # a verifier is trusted with texts: it joins where no honest client asks
     patience = 0.0 if address == ground.lone else _PATIENT.get(method.path, 0.0)
-    manner = _manner(
-        chance, _shown(ground, chance, method), patient=not method.streams_out or chance.random() < patience
-    )
+    patient = not method.streams_out or chance.random() < patience
+    manner = _manner(chance, _shown(ground, chance, method), patient=patient)
     if chance.random() < 0.005:
         method = replace(method, path=chance.choice(_NEVER_THERE))
     if chance.random() < 0.03:  # a connection of its own, which breaks with the call

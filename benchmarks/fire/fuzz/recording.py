@@ -15,21 +15,9 @@ from benchmarks.fire.fuzz.corpus import Conversation, Corpus
 from benchmarks.fire.fuzz.ground import Ground
 from benchmarks.fire.fuzz.peer import Peer, passed_on, serving
 from benchmarks.known import Known
-from specsplit import values
+from specsplit import membership, values
 from specsplit.client import AsyncClient, make_request
 from specsplit.features import FeatureNeed
-from specsplit.membership import (  # fmt: skip
-    Draining,
-    HandOver,
-    Heartbeat,
-    Member,
-    PlanOrder,
-    Register,
-    Registered,
-    Roster,
-    StartWave,
-    TracingOrder,
-)
 from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest, TokenPrompt
 from specsplit.rpc import COORDINATOR_SERVICE, DRAFTER_SERVICE
 from specsplit.sessions import DecodeRequest
@@ -119,23 +107,24 @@ def decoding(known: Known, count: int, drafter: values.Endpoint | None, request_
     return DecodeRequest(request_id, known.prompt, known.sampling, Stopping(count, ignore_eos=True), _PLAN, drafter)
 
 
-def _reports(member: Member) -> list[Message]:
+def _reports(member: membership.Member) -> list[Message]:
     """A membership like that of `member`, under another name."""
     lost, controllers, told = (), (), {}
     if isinstance(member.role, values.ModelInfo):
         lost, controllers = ("nobody",), ("static", "goodput")
         speculation = member.speculation or values.SpeculationReport("static")
         told = {"plan": member.plan or values.Plan(), "speculation": speculation, "prefixes": (1, 2, 3)}
-    first = Register(f"recorded-{member.member_id}", member.address, member.role, member.max_sessions, controllers)
-    beats = [Heartbeat(member.load, each, **told) for each in ((), (), lost)]
-    return [cluster_wire.report_to_wire(each) for each in (first, *beats, Draining())]
+    first = membership.Register(
+        f"recorded-{member.member_id}", member.address, member.role, member.max_sessions, controllers
+    )
+    beats = [membership.Heartbeat(member.load, each, **told) for each in ((), (), lost)]
+    return [cluster_wire.report_to_wire(each) for each in (first, *beats, membership.Draining())]
 
 
 def _directives(interval_ms: int) -> list[bytes]:
     """All that a member may be told, but to leave."""
     other = values.Endpoint("recorded", "127.0.0.1:1")
-    said = (
-        Registered(interval_ms), Roster((other,)), PlanOrder(_PLAN, _CONTROL), TracingOrder(_TRACED), StartWave(1),
-        HandOver("recorded", other, 1), Roster(), PlanOrder(),
-    )  # fmt: skip
+    said: list[membership.Directive] = [membership.Registered(interval_ms), membership.Roster((other,))]
+    said += [membership.PlanOrder(_PLAN, _CONTROL), membership.TracingOrder(_TRACED), membership.StartWave(1)]
+    said += [membership.HandOver("recorded", other, 1), membership.Roster(), membership.PlanOrder()]
     return [cluster_wire.directive_to_wire(each).SerializeToString() for each in said]
