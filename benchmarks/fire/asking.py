@@ -7,11 +7,9 @@ import time
 from contextlib import aclosing
 from typing import Final
 
-from benchmarks.fire.answer import Answer
-from benchmarks.fire.ends import ends, stops
+from benchmarks.fire.answer import Answer, ends, stops
 from benchmarks.fire.mix import Asked, Manner
-from benchmarks.fire.outcomes import Outcome
-from benchmarks.fire.stillness import Stillness
+from benchmarks.fire.outcomes import Outcome, Stillness
 from benchmarks.known import Known
 from specsplit.client import AsyncClient, Delta, TokenPrompt, make_request
 from specsplit.errors import DeadlineExceeded, Exhausted, SpecsplitError, Unavailable

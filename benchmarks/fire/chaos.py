@@ -13,13 +13,10 @@ from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import DRAFTERS, Fire
 from benchmarks.fire.load import Load
 from benchmarks.fire.logs import Logs
-from benchmarks.fire.mix import mutes, plan_changes
-from benchmarks.fire.mute import Mutes
-from benchmarks.fire.outcomes import Outcome
-from benchmarks.fire.plans import Plans
+from benchmarks.fire.meanwhile import CHANGES, MUTES, change_plans, open_mutely
+from benchmarks.fire.outcomes import STANDSTILL_S, Outcome
 from benchmarks.fire.recovery import Recoveries
 from benchmarks.fire.samples import Samples
-from benchmarks.fire.stillness import STANDSTILL_S
 from benchmarks.fire.strike import AGAIN, NEXT, Strike
 from benchmarks.fire.verdict import conclude, judge_growth, run_out, settled
 from specsplit.cli.local import LocalCluster
@@ -70,8 +67,7 @@ class Chaos:
         self._fire = fire
         self._cluster = cluster
         self._logs = logs
-        self._mutes = Mutes(cluster, mutes(fire.chance("mutes")))
-        self._plans = Plans(cluster.address, plan_changes(fire.chance("plans")))
+        self._meanwhile: Counter[str] = Counter()
         self._recoveries = Recoveries()
         self._struck: Counter[str] = Counter()
         """Faults by kind."""
@@ -85,8 +81,8 @@ class Chaos:
         until, self.lasted_s = time.monotonic() + seconds, seconds
         async with beside(
             self.samples.keep(lambda: self._cluster.children, self._logs, SAMPLE_S),
-            self._mutes.run(),
-            self._plans.run(),
+            open_mutely(self._cluster, self._fire.chance("mutes"), self._meanwhile),
+            change_plans(self._cluster.address, self._fire.chance("plans"), self._meanwhile),
             tell(self._fire, seconds, self.load, self._told),
         ):
             async with self.load:
@@ -101,8 +97,8 @@ class Chaos:
         findings.at_least("kinds of faults", len(self._struck), least)
         for kind, count in sorted(self._struck.items()):
             findings.add(f"of these {kind}", count)
-        findings.add("changes of the plan", self._plans.made)
-        findings.add("clients that opened and never sent", self._mutes.opened)
+        for what in (CHANGES, MUTES):
+            findings.add(what, self._meanwhile[what])
         self._recoveries.report(findings, AIMS)
         findings.at_least("requests that ended with their text after the last fault", self._afterwards, AFTERWARDS)
 

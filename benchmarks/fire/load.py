@@ -11,8 +11,7 @@ from typing import Self
 from benchmarks.fire.asking import HANG_S, Asking
 from benchmarks.fire.fire import LONGEST, Fire
 from benchmarks.fire.mix import Asked, requests
-from benchmarks.fire.outcomes import Tally
-from benchmarks.fire.stillness import Stillness
+from benchmarks.fire.outcomes import Stillness, Tally
 from specsplit.client import AsyncClient
 from specsplit.settings import TransportSettings
 

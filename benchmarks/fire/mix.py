@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from specsplit.values import Adaptive, Control, PlanChanges, Sampling
+from specsplit.values import PlanChanges, Sampling
 
 DRAFTERS: Final = (None, None, "standalone", "eagle3", "ngram", "none")
 PLANS: Final = (
@@ -96,50 +96,3 @@ def requests(chance: random.Random, texts: int, longest: int) -> Iterator[Asked]
             cut=chance.choice((None, None, None, chance.random())),
             logprobs=chance.choice((None, None, 0, 3)),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class PlanChange:
-    """What an operator does to the plan of all verifiers."""
-
-    after_s: float
-    changes: PlanChanges
-    control: Control
-    reset: bool
-
-
-def plan_changes(chance: random.Random) -> Iterator[PlanChange]:
-    """An operator's changes of the plan, for ever."""
-    controls = (*Adaptive, None)
-    while True:
-        control = Control(chance.choice(controls), None)
-        yield PlanChange(chance.uniform(1.0, 8.0), chance.choice(PLANS), control, chance.random() < 0.5)
-
-
-class Silence(StrEnum):
-    """How somebody opens and never sends."""
-
-    TCP = "a connection without a byte"
-    GENERATE = "/specsplit.v1.CoordinatorService/Generate"
-    JOIN = "/specsplit.v1.ClusterService/Join"
-    DECODE = "/specsplit.v1.VerifierService/Decode"
-    DRAFT = "/specsplit.v1.DrafterService/Draft"
-
-
-@dataclass(frozen=True, slots=True)
-class Mute:
-    """A client that opens and never sends."""
-
-    after_s: float
-    kind: Silence
-    server: float
-    """The process, as a share of those that have such a call."""
-    holds_s: float
-    """Seconds until the client hangs up."""
-
-
-def mutes(chance: random.Random) -> Iterator[Mute]:
-    """Clients that open and never send, for ever."""
-    kinds = tuple(Silence)
-    while True:
-        yield Mute(chance.uniform(0.1, 2.0), chance.choice(kinds), chance.random(), chance.uniform(0.1, 20.0))

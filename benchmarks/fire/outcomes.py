@@ -1,7 +1,8 @@
-"""How requests ended, counted. Pure."""
+"""How requests ended, counted, and how long no caller got anything."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +25,8 @@ class Outcome(StrEnum):
     """With another status, or none."""
 
 
+STANDSTILL_S: Final = 60.0
+"""When nothing has come for so long, requests stand still, whatever was done to the processes."""
 WRONG: Final = (Outcome.DIFFERENT, Outcome.HUNG, Outcome.FAILED)
 """What must not be."""
 _RIGHT: Final = tuple(outcome for outcome in Outcome if outcome not in WRONG)
@@ -64,3 +67,24 @@ class Tally:
             findings.must_be_none(outcome, [why for found, why in self.wrong if found is outcome])
         if not self.counts[Outcome.SAME]:
             findings.faults.append(f"{findings.part}: no request ended with its text")
+
+
+@dataclass
+class Stillness:
+    """How long nothing came to any caller, from when it is made. An outage that each is told of with UNAVAILABLE shows nowhere else."""
+
+    longest_s: float = 0.0
+    """Between two messages to any caller, between the first and the beginning, or between the last and the end."""
+    _since: float = field(default_factory=time.monotonic)
+
+    def mark(self) -> None:
+        """Something has come, or the load is over."""
+        now = time.monotonic()
+        self.longest_s, self._since = max(self.longest_s, now - self._since), now
+
+    def report(self, findings: Findings) -> None:
+        """Write a row with the longest; that it was a standstill is a fault."""
+        told = f"{self.longest_s:.1f} s"
+        findings.add("longest time in which nothing came to any caller", told, f"< {STANDSTILL_S:g} s")
+        if self.longest_s >= STANDSTILL_S:
+            findings.faults.append(f"{findings.part}: nothing came to any caller for {told}")

@@ -12,7 +12,7 @@ from typing import Final
 from benchmarks.fire.asking import Asking
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.mix import Manner
-from benchmarks.fire.stillness import STANDSTILL_S
+from benchmarks.fire.outcomes import STANDSTILL_S
 
 POLL_S: Final = 0.005
 STOOD_STILL_S: Final = 0.5

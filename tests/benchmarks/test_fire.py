@@ -24,21 +24,19 @@ from rich.console import Console
 
 from benchmarks.context import Context
 from benchmarks.fire import command, recovery, table
-from benchmarks.fire.answer import Answer
+from benchmarks.fire.answer import Answer, Ends, ends, stops
 from benchmarks.fire.asking import Asking
 from benchmarks.fire.chaos import expected_kinds
 from benchmarks.fire.ending import SIGNALS, Ending
-from benchmarks.fire.ends import Ends, ends, stops
 from benchmarks.fire.faults import LOST_AFTER_S, Deed, Service, faults
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
 from benchmarks.fire.leaks import BOUNDS, growths, slope
 from benchmarks.fire.logs import Logs
-from benchmarks.fire.mix import PICKS, Asked, Manner, mutes, plan_changes, requests
-from benchmarks.fire.outcomes import Outcome, Tally
+from benchmarks.fire.mix import PICKS, Asked, Manner, requests
+from benchmarks.fire.outcomes import STANDSTILL_S, Outcome, Stillness, Tally
 from benchmarks.fire.recovery import Recoveries, first_token, next_tokens
 from benchmarks.fire.samples import DESCRIPTORS, PAGES, RSS, SESSIONS, THREADS, Life, Samples, held_by, told_by
-from benchmarks.fire.stillness import STANDSTILL_S, Stillness
 from benchmarks.fire.verdict import run_out
 from benchmarks.known import Known
 from specsplit.client import make_request
@@ -66,7 +64,7 @@ def asked(manner: Manner = Manner.READ, n: int = 1) -> Asked:
 def test_a_seed_draws_the_same_again_and_another_one_something_else() -> None:
     def drawn(seed: int) -> list[object]:
         chance = random.Random(seed)
-        streams = (faults(chance, PLACES), requests(chance, 4, 64), plan_changes(chance), mutes(chance))
+        streams = (faults(chance, PLACES), requests(chance, 4, 64))
         return [list(islice(each, 50)) for each in streams]
 
     assert drawn(3) == drawn(3) != drawn(4)

@@ -135,8 +135,8 @@ def test_a_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
     corpus = Corpus(
         [Conversation("/a/B", [b"\xff\x00"], [b"1", b"2"]), Conversation("/a/B", [b"q"]), Conversation("/a/C")]
     )
-    corpus.write(tmp_path / "folder" / "corpus.jsonl")
-    again = Corpus.read(tmp_path / "folder" / "corpus.jsonl")
+    corpus.write(tmp_path / "folder" / "corpus.json")
+    again = Corpus.read(tmp_path / "folder" / "corpus.json")
     assert [*again.of("/a/B")] == [*corpus.of("/a/B")] and again.counts == {"/a/B": 4, "/a/C": 0}
     assert again.requests("/a/B") == [b"\xff\x00", b"q"] and again.answers("/a/B") == [b"1", b"2"]
 
@@ -250,7 +250,7 @@ def test_the_command_that_is_told_plays_the_cases_to_blame_on_a_ground_like_that
     _, _, told = replay(burning(tmp_path, short=short), tally).partition("python -m benchmarks fire ")
     options = arguments().parse_args(told.split())
     assert (options.part, options.seed, options.short, options.only) == (["fuzz"], 5, short, ["client:17", "drafter:3"])
-    assert options.corpus == tmp_path / "fuzz" / "corpus.jsonl"
+    assert options.corpus == tmp_path / "fuzz" / "corpus.json"
     assert Case.named(5, "client:17") == Case(5, "client", 17)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -44,19 +43,16 @@ class Corpus:
         return {method: len(self.requests(method)) + len(self.answers(method)) for method in methods}
 
     def write(self, path: Path) -> None:
-        """A line of JSON for every conversation."""
+        """Write all of it, as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [
-            json.dumps([each.method, *([base64.b64encode(data).decode() for data in side] for side in (each.requests, each.answers))])
+        sides = (
+            (each.method, *([data.hex() for data in side] for side in (each.requests, each.answers)))
             for each in self._all
-        ]  # fmt: skip
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        )
+        path.write_text(json.dumps([*sides]), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Corpus:
         """What `write` wrote."""
-        told = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        return cls(
-            Conversation(method, *([base64.b64decode(data) for data in side] for side in sides))
-            for method, *sides in told
-        )
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return cls(Conversation(method, *([*map(bytes.fromhex, side)] for side in sides)) for method, *sides in told)

@@ -100,15 +100,14 @@ def encoded(draw: st.DrawFn, kind: Descriptor) -> bytes:
 def messages(kind: Descriptor, long: bool = True) -> SearchStrategy[Message]:
     """A message of this kind, each field set or not, of a oneof any one or none. If `long`, lists and texts may be long."""
     oneofs = [each.fields for each in kind.oneofs if len(each.fields) > 1]
-    apart = [st.one_of(st.just({}), *(_given(field, long) for field in each)) for each in oneofs]
+    apart = [
+        st.one_of(st.just({}), *(st.fixed_dictionaries({field.name: values(field, long)}) for field in each))
+        for each in oneofs
+    ]
     names = {field.name for each in oneofs for field in each}
     others = {field.name: values(field, long) for field in kind.fields if field.name not in names}
     plain = st.fixed_dictionaries(others) if len(others) == 1 else st.fixed_dictionaries({}, optional=others)
-    return st.tuples(plain, *apart).map(lambda given: GetMessageClass(kind)(**dict(ChainMap(*given))))
-
-
-def _given(field: FieldDescriptor, long: bool) -> SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({field.name: values(field, long)})
+    return st.tuples(plain, *apart).map(lambda given: GetMessageClass(kind)(**ChainMap(*given)))
 
 
 @cache

@@ -108,4 +108,4 @@ def replay(fire: Fire, tally: Tally) -> str:
 
 
 def _corpus_of(fire: Fire) -> Path:
-    return fire.folder / "fuzz" / "corpus.jsonl"
+    return fire.folder / "fuzz" / "corpus.json"
