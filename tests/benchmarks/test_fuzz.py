@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -192,8 +193,8 @@ async def test_a_peer_that_passes_calls_on_keeps_both_sides_of_them() -> None:
 async def test_a_hostile_coordinator_takes_its_members_in_and_dismisses_none_of_them() -> None:
     said = [directive_to_wire(each).SerializeToString() for each in (Registered(100), Drain())]
     corpus, messages = Corpus([Conversation(JOIN.path, [], said)]), Counter[str]()
-    hostility = Hostility(draws(6), broken=0.0, made=0.0, kept=0.5, introduces=True)
-    peer = Peer(remembered(corpus, draws(7), most=30), hostility, messages)
+    hostility = Hostility(draws(6), broken=0.0, made=0.0, kept=0.5)
+    peer = Peer(remembered(corpus, draws(7), most=30), hostility, None, messages)
     async with serving(peer) as address, grpc.aio.insecure_channel(address) as channel:
         ends = [await call(channel, JOIN, [b""], Manner()) for _ in range(5)]
     heard = [[cluster_pb2.JoinResponse.FromString(data) for data in end.answers] for end in ends]
@@ -304,3 +305,10 @@ def test_a_call_that_was_silent_when_it_was_given_up_hung() -> None:
     silent = Ended(grpc.StatusCode.CANCELLED, "", 1, silent_s=SILENT_S)
     assert "hung" in str(silent.fault(GENERATE))
     assert Ended(grpc.StatusCode.OK, "", 1, silent_s=SILENT_S).fault(GENERATE) is None
+
+
+async def test_a_client_that_never_sends_sends_nothing_until_it_hangs_up() -> None:
+    async with toy() as (server, _), grpc.aio.insecure_channel(server.bound) as channel:
+        began = time.monotonic()
+        end = await call(channel, replace(GENERATE, streams_in=True), [], Manner(hangs_up=False, listens_s=0.2))
+    assert end.sent == 0 and not end.answers and time.monotonic() - began >= 0.2

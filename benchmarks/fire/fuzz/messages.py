@@ -38,7 +38,6 @@ _WORDS: Final = (
     "host", "[::1]:7", "unix:/tmp/x", "127.0.0.1:99999", "\0", "é語🦀", "%s{}", "../..", ":", "\n", '{"type": "object"}', '{"type":',
     "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-zz-zz-zz",
 )  # fmt: skip
-_SIZES: Final = (0, 3, 4, 5, 8, 63, 64, 65)
 _RANGES: Final = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1), FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1), FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
@@ -149,27 +148,26 @@ def _single(field: FieldDescriptor, long: bool) -> SearchStrategy[Any]:
             words = st.one_of(*[st.sampled_from(_WORDS)] * 4, st.text(max_size=8))
             return _seldom(st.builds(mul, st.sampled_from("aé語"), lengths), words, 16)
         case FieldDescriptor.TYPE_BYTES:
-            return st.binary(max_size=8) | st.builds(
-                mul, st.binary(min_size=1, max_size=1), st.sampled_from(_SIZES) | lengths
-            )
-        case _:
-            return _number(field)
-
-
-def _number(field: FieldDescriptor) -> SearchStrategy[Any]:
-    match field.type:
+            sizes, one = st.sampled_from((0, 3, 4, 5, 8, 63, 64, 65)) | lengths, st.binary(min_size=1, max_size=1)
+            return st.binary(max_size=8) | st.builds(mul, one, sizes)
         case FieldDescriptor.TYPE_FLOAT | FieldDescriptor.TYPE_DOUBLE:
             return st.sampled_from(_FLOATS) | st.floats(-3.0, 3.0)
-        case FieldDescriptor.TYPE_BOOL:
-            return st.booleans()
         case FieldDescriptor.TYPE_ENUM:
             known = [value.number for value in cast("EnumDescriptor", field.enum_type).values]
             return st.sampled_from((*known, max(known) + 1, -1, 2**31 - 1, -(2**31)))
         case _:
-            least, most = _RANGES[field.cpp_type]
-            edges = {sign * edge + step for edge in (*_EDGES, least, most) for sign in (1, -1) for step in (-1, 0, 1)}
-            near = st.sampled_from(sorted(edge for edge in edges if least <= edge <= most))
-            return st.one_of(st.integers(max(least, -1), 8), st.integers(0, 300), near, near, st.integers(least, most))
+            return _INTEGERS[field.cpp_type]
+
+
+def _integers(least: int, most: int) -> SearchStrategy[int]:
+    edges = {sign * edge + step for edge in (*_EDGES, least, most) for sign in (1, -1) for step in (-1, 0, 1)}
+    near = st.sampled_from(sorted(edge for edge in edges if least <= edge <= most))
+    return st.one_of(st.integers(max(least, -1), 8), st.integers(0, 300), near, near, st.integers(least, most))
+
+
+_INTEGERS: Final[dict[int, SearchStrategy[Any]]] = {
+    FieldDescriptor.CPPTYPE_BOOL: st.booleans(), **{kind: _integers(*borders) for kind, borders in _RANGES.items()},
+}  # fmt: skip
 
 
 def _around(limit: int | None) -> SearchStrategy[int]:
@@ -221,16 +219,17 @@ def _places(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
 def _other(value: Any, field: FieldDescriptor) -> SearchStrategy[Any]:
     """Another value: any, one nearby, or none."""
     anything = _seldom(values(field), values(field, False), 16)
-    if field.is_repeated and not _is_map(field):
+    if _is_map(field):
+        return anything | st.none()
+    if field.is_repeated:
         return st.one_of(*[shuffled(list(value), list(value))] * 4, anything, st.none())
+    near: SearchStrategy[Any] = anything
     if isinstance(value, str | bytes):
-        cut = st.integers(0, len(value)).map(lambda size: value[:size])
-        return st.one_of(cut, st.just(2 * value), anything, anything, st.none())
-    if isinstance(value, int) and field.cpp_type in _RANGES:
+        near = st.integers(0, len(value)).map(lambda size: value[:size]) | st.just(2 * value)
+    elif field.cpp_type in _RANGES:
         least, most = _RANGES[field.cpp_type]
-        near = st.sampled_from((-2, -1, 1, 2, 3)).map(lambda step: min(most, max(least, value + step)))
-        return st.one_of(near, near, anything, anything, st.none())
-    return st.one_of(*[anything] * 5, st.none())
+        near = st.integers(-3, 3).map(lambda step: min(most, max(least, value + step)))
+    return st.one_of(near, near, anything, anything, st.none())
 
 
 @st.composite

@@ -154,14 +154,14 @@ async def drafting(scene: Scene, case: Case) -> None:
     chance = draws.chance
     at = chance.randrange(len(ground.drafters))
     texts = [(chance.choice(scene.known), chance.randint(8, 64)) for _ in range(chance.randint(1, 3))]
-    requests, answers = chance.choice(((False, True), (False, True), (True, False), (True, True)))
     hostility = Hostility(
         draws, broken=chance.choice((0.0, 0.002, 0.05)), made=0.02, kept=chance.choice((0.5, 0.9, 0.98)),
-        more=chance.choice((0.0, 0.02, 0.2)), ends=chance.choice((0.0, 0.02, 0.2)), requests=requests, answers=answers,
+        more=chance.choice((0.0, 0.02, 0.2)), ends=chance.choice((0.0, 0.02, 0.2)),
     )  # fmt: skip
+    how = chance.choice(((hostility, None), (hostility, None), (None, hostility), (hostility, hostility)))
     need = needed_by(scene.corpus.answers(DRAFTER_INFO)[at:])
     honest = passed_on(scene.channel(ground.drafters[at]), ends)
-    async with serving(Peer(honest, hostility, scene.tally.messages)) as address:
+    async with serving(Peer(honest, *how, scene.tally.messages)) as address:
         drafter = Endpoint(f"hostile-{case.number}", address, need)
         await asyncio.gather(*(_decoded(scene, case, drafter, known, new) for known, new in texts))
     for end in ends:
@@ -185,7 +185,7 @@ async def verifying(scene: Scene, case: Case) -> None:
     """A verifier that joins a coordinator, reports what it likes, and answers sessions by what honest ones said: they need only end."""
     draws, ground = case.draws(), scene.ground
     broken, kept = draws.chance.choice((0.0, 0.02, 0.2)), draws.chance.choice((0.3, 0.8, 0.95))
-    handler = Peer(remembered(scene.corpus, draws), Hostility(draws, broken, broken, kept), scene.tally.messages)
+    handler = Peer(remembered(scene.corpus, draws), Hostility(draws, broken, broken, kept), None, scene.tally.messages)
     async with serving(handler) as address:
         manner = Manner(ground.shown("member"), 20.0, (0.02,), hangs_up=False, listens_s=_PATIENCE_S)
         reports = _reports(scene, case, draws, address)
@@ -222,7 +222,7 @@ async def asking(scene: Scene, case: Case) -> None:
     draws, tally = case.draws(), scene.tally
     hostility = Hostility(draws, broken=0.1, made=0.1, kept=0.6)
     async with (
-        serving(Peer(remembered(scene.corpus, draws), hostility, tally.messages)) as address,
+        serving(Peer(remembered(scene.corpus, draws), hostility, None, tally.messages)) as address,
         AsyncClient(address) as client,
     ):
         generate = partial(client.generate, "a", max_tokens=4, logprobs=1), partial(client.generate, (1, 2), n=2)
@@ -253,9 +253,9 @@ class Directing(grpc.GenericRpcHandler):
         scene, draws = self._scene, next(self._cases).draws()
         scene.tally.cases += 1
         broken = draws.chance.choice((0.0, 0.01, 0.1))
-        hostility = Hostility(draws, broken, 0.2 if broken else 0.02, 0.3, introduces=True)
+        hostility = Hostility(draws, broken, 0.2 if broken else 0.02, 0.3)
         honest = remembered(scene.corpus, draws, most=150)
-        return Peer(honest, hostility, scene.tally.messages).service(handler_call_details)
+        return Peer(honest, hostility, None, scene.tally.messages).service(handler_call_details)
 
 
 async def babbling(scene: Scene, case: Case) -> None:

@@ -84,12 +84,7 @@ class Hostility:
     more: float = 0.0
     """The share that others come behind."""
     ends: float = 0.0
-    """The share of answers behind which it leaves."""
-    requests: bool = False
-    """True: of what callers say too."""
-    answers: bool = True
-    introduces: bool = False
-    """True: the first answer is the honest one."""
+    """The share of answers behind which a peer leaves."""
 
     def instead(self, honest: bytes, kind: Descriptor) -> Iterator[bytes]:
         """One message in the place of an honest one, and now and then a few more."""
@@ -110,15 +105,16 @@ class Hostility:
 
 
 class Peer(grpc.GenericRpcHandler):
-    """Answers whatever is called, and keeps what both sides said."""
+    """Answers whatever is called, unary or streaming, and keeps what both sides said. It is hostile where it is given how."""
 
     def __init__(
-        self, honest: Honest, hostility: Hostility | None = None, messages: Counter[str] | None = None
-    ) -> None:
-        """Hostile messages are counted in `messages`, by method."""
+        self, honest: Honest, answers: Hostility | None = None, requests: Hostility | None = None,
+        messages: Counter[str] | None = None,
+    ) -> None:  # fmt: skip
+        """`answers` is for whom it answers, `requests` for whom it passes them on to; hostile `messages` are counted by method."""
         self.conversations: list[Conversation] = []
         self._honest = honest
-        self._hostility = hostility
+        self._answers, self._requests = answers, requests
         self._messages: Counter[str] = Counter() if messages is None else messages
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -129,42 +125,40 @@ class Peer(grpc.GenericRpcHandler):
     async def _answer(
         self, path: str, shown: Shown, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes]:
-        said, method = Conversation(path), METHODS[path]
+        said, method, hostility = Conversation(path), METHODS[path], self._answers
         self.conversations.append(said)
 
         async def heard() -> AsyncIterator[bytes]:
             async for request in requests:
                 said.requests.append(request)
-                for each in self._instead(request, method.request, method.name, answers=False):
+                for each in self._instead(request, self._requests, method.request, method.name):
                     yield each
 
         try:
             async with aclosing(self._honest(path, heard(), shown)) as answers:
                 async for answer in answers:
                     said.answers.append(answer)
+                    first = method is JOIN and len(said.answers) == 1  # or the member would read no more
                     for each in self._instead(
-                        answer, method.answer, f"{method.name}, answers", answers=True, at=len(said.answers)
+                        answer, None if first else hostility, method.answer, f"{method.name}, answers"
                     ):
                         yield each
-                    if self._hostility and self._hostility.draws.chance.random() < self._hostility.ends:
+                    if hostility and hostility.draws.chance.random() < hostility.ends:
                         break
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata()))
-        if self._hostility:
-            await self._hostility.leave(context)
+        if hostility:
+            await hostility.leave(context)
 
-    def _instead(self, honest: bytes, kind: Descriptor, name: str, *, answers: bool, at: int = 0) -> Iterator[bytes]:
+    def _instead(self, honest: bytes, hostility: Hostility | None, kind: Descriptor, name: str) -> Iterator[bytes]:
         """What is said in the place of this. Nobody is dismissed: that a member would have to obey."""
-        hostility = self._hostility
-        first = hostility is not None and hostility.introduces and at == 1
-        if hostility is None or first or not (hostility.answers if answers else hostility.requests):
-            yield honest
-            return
-        for each in hostility.instead(honest, kind):
+        for each in hostility.instead(honest, kind) if hostility else ():
             directive = read(JoinResponse, each) if kind is JOIN.answer else None
             if directive is None or not directive.HasField("drain"):
                 self._messages[name] += 1
                 yield each
+        if hostility is None:
+            yield honest
 
 
 @asynccontextmanager
