@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+from grpc.aio import AioRpcError, Metadata
 from rich.console import Console
 
 from benchmarks.context import Context
@@ -30,8 +31,9 @@ from benchmarks.fire.fuzz.draws import Case, Draws
 from benchmarks.fire.fuzz.ground import ROLES, Ground
 from benchmarks.fire.fuzz.messages import changed, hostile, kind_of, messages, shuffled, spoiled, values
 from benchmarks.fire.fuzz.part import replay
-from benchmarks.fire.fuzz.parties import Scene, asking
-from benchmarks.fire.fuzz.peer import Hostility, Peer, passed_on, remembered, serving
+from benchmarks.fire.fuzz.parties import Scene, asking, drafting
+from benchmarks.fire.fuzz.peer import Hostility, Peer, Shown, passed_on, remembered, serving
+from benchmarks.fire.fuzz.recording import DRAFTER_INFO
 from benchmarks.fire.fuzz.storm import Storm
 from benchmarks.fire.fuzz.tally import Tally
 from benchmarks.fire.leaks import MOST_SWELLING, swellings
@@ -42,8 +44,10 @@ from specsplit.cli.tokens import write
 from specsplit.membership import Drain, Registered
 from specsplit.rpc import COORDINATOR_SERVICE
 from specsplit.rpc.permissions import PERMISSIONS
-from specsplit.v1 import cluster_pb2, common_pb2, drafter_pb2
+from specsplit.v1 import cluster_pb2, common_pb2, drafter_pb2, verifier_pb2
+from specsplit.values import DrafterInfo, DrafterKind
 from specsplit.wire.cluster import directive_to_wire
+from specsplit.wire.drafter import drafter_info_to_wire
 from specsplit.wire.limits import MAX_BIASES, MAX_NAME
 from tests.rpc.toy import serving as toy
 
@@ -201,6 +205,36 @@ async def test_a_hostile_coordinator_takes_its_members_in_and_dismisses_none_of_
     assert all(each[0].registered.heartbeat_interval_ms == 100 for each in heard)
     assert not any(each.HasField("drain") for some in heard for each in some)
     assert messages == {"ClusterService.Join, answers": sum(len(some) - 1 for some in heard)}
+
+
+@pytest.mark.parametrize(
+    ("text", "ends", "wrong"),
+    [
+        ((5, 6, 7), "", ""),
+        ((5, 6), "", "another text: [5, 6, 5,"),
+        ((5,), "no verifier", "a session of an honest verifier ended with"),
+    ],
+)
+async def test_sessions_with_a_hostile_drafter_have_their_text_or_it_is_a_fault(
+    tmp_path: Path, text: tuple[int, ...], ends: str, wrong: str
+) -> None:
+    """The verifier is played by a peer, which says what it is told to and asks no drafter."""
+
+    async def decoded(path: str, requests: AsyncIterator[bytes], shown: Shown) -> AsyncGenerator[bytes, None]:
+        async for each in requests:
+            count = verifier_pb2.DecodeRequest.FromString(each).stopping.max_tokens
+            tokens = verifier_pb2.TokensEvent(token_ids=(text * count)[:count])
+            yield verifier_pb2.DecodeResponse(tokens=tokens).SerializeToString()
+            if ends:
+                raise AioRpcError(grpc.StatusCode.UNKNOWN, Metadata(), Metadata(), ends)
+
+    write(tmp_path, ROLES)
+    info = drafter_info_to_wire(DrafterInfo(DrafterKind.NGRAM, "", None, 64)).SerializeToString()
+    corpus, tally = Corpus([Conversation(DRAFTER_INFO, [b""], [info])]), Tally()
+    async with serving(Peer(decoded)) as verifier:
+        ground = Ground("", "", verifier, ["127.0.0.1:1"], "", "", (), tmp_path)
+        await drafting(Scene(ground, [Known((1,), 0.0, 0, (5, 6, 7) * 22)], corpus, tally), Case(5, "drafter", 1))
+    assert bool(tally.faults) == bool(wrong) and all(f"drafter:1: {wrong}" in fault for fault in tally.faults)
 
 
 async def test_the_client_library_answers_for_whatever_a_hostile_coordinator_says(tmp_path: Path) -> None:
