@@ -98,11 +98,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="of everything that is drawn; one is drawn, and printed, if left out")
     parser.add_argument("--short", action="store_true", help="two minutes in all; the table goes to build/results")
     parser.add_argument(
-        "--only", action="append", default=[], type=_case, metavar="PARTY:NUMBER", help="a case of fuzz, again"
+        "--only", action="append", default=[], type=_case, metavar="PARTY:NUMBER", help="a fuzz case, again"
     )
-    parser.add_argument(
-        "--corpus", type=Path, help="honest conversations, which the run of that case left in its folder"
-    )
+    parser.add_argument("--corpus", type=Path, help="honest conversations, as the run of that case left them")
     parser.add_argument("--models", type=Path, default=Path("models/pocket"), help="folder with target and drafts")
     return parser
 

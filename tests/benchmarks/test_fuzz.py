@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -83,6 +86,21 @@ def test_what_is_drawn_depends_on_nothing_that_was_drawn_before() -> None:
     first = [draws(3)(messages(DRAFT.request)) for _ in range(2)]
     draws(4)(messages(JOIN.request))
     assert first[0] == first[1] == draws(3)(messages(DRAFT.request))
+
+
+def test_a_case_draws_the_same_in_another_process() -> None:
+    script = """
+from benchmarks.fire.fuzz.calls import DRAFT, JOIN
+from benchmarks.fire.fuzz.draws import Case
+from benchmarks.fire.fuzz.messages import hostile
+draws = Case(7, "client", 3).draws()
+print([hostile(draws, b"", each.request, made=0.5).hex() for each in (DRAFT, JOIN) * 4])
+"""
+    drawn = Case(7, "client", 3).draws()
+    said = [hostile(drawn, b"", each.request, made=0.5).hex() for each in (DRAFT, JOIN) * 4]
+    environment = {**os.environ, "PYTHONHASHSEED": "11"}
+    told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == str(said)
 
 
 def test_made_messages_set_every_field_of_every_request_and_answer() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 T = TypeVar("T")
+_TRIES: Final = 100
 _BYTES: Final = 8 * 1024
 """Bytes that one draw is given. Hypothesis refuses one that takes more, and so a value that large; then another one is drawn."""
 COORDINATOR: Final = "coordinator"
@@ -55,9 +56,11 @@ class Draws:
         """Draw one value, by the entry that Hypothesis has for fuzzers: it keeps no database, and nothing of earlier draws."""
         _wanted.append(strategy)
         try:
-            while _target(self.chance.randbytes(_BYTES)) is None:
+            for _ in range(_TRIES):
+                if _target(self.chance.randbytes(_BYTES)) is not None:
+                    return _found.pop()
                 _found.clear()
-            return _found.pop()
+            raise RuntimeError(f"{strategy} gave nothing that fits into {_BYTES:,} bytes, {_TRIES} times over")
         finally:
             _wanted.pop()
 

@@ -12,6 +12,7 @@ from itertools import chain, count
 from typing import Any, Final
 
 import grpc
+from hypothesis import strategies as st
 
 from benchmarks.fire.fuzz import calls
 from benchmarks.fire.fuzz.calls import DECODE, DRAFT, GENERATE, JOIN, METHODS, Ended, Manner, Method, call
@@ -44,6 +45,16 @@ _STRANGE: Final = (
     ("grpc-encoding-x", "y"),
 )  # fmt: skip
 _NEVER_THERE: Final = ("/nowhere.Service/Method", f"/{COORDINATOR_SERVICE}/Nothing", f"/{VERIFIER_SERVICE}/")
+_GET: Final = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
+_REQUESTS: Final = st.just(_GET) | spoiled(_GET) | st.just(_GET + b"x" * 70_000)
+_FRAME: Final = st.builds(
+    lambda kind, rest, data: len(data).to_bytes(3, "big") + bytes((kind,)) + rest + data, st.integers(0, 12),
+    st.binary(min_size=5, max_size=5), st.sampled_from((0, 4, 8, 100)).flatmap(lambda size: st.binary(min_size=size, max_size=size)),
+)  # fmt: skip
+"""A frame of HTTP/2: a kind, flags and stream that may be any, and a payload."""
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_FRAMED: Final = st.lists(_FRAME, max_size=20).map(lambda frames: _PREFACE + b"".join(frames))
+_FRAMES: Final = st.one_of(_FRAMED, _FRAMED, st.binary(max_size=2_000))
 _PATIENT: Final = {GENERATE.path: 0.15, DECODE.path: 0.15, DRAFT.path: 0.5}
 """Methods that stream their answers and come to an end, Draft once its caller has hung up: the share of callers who wait for it."""
 _PATIENCE_S: Final = 3.0
@@ -269,29 +280,12 @@ async def babbling(scene: Scene, case: Case) -> None:
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(5):
             reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(_request(draws) if plain else _frames(draws.chance))
+            writer.write(draws(_REQUESTS if plain else _FRAMES))
             await writer.drain()
             with suppress(TimeoutError):
                 await asyncio.wait_for(reader.read(), 0.3)
             writer.close()
     scene.tally.messages["connections of other bytes"] += 1
-
-
-def _request(draws: Draws) -> bytes:
-    get = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
-    return draws.chance.choice((get, draws(spoiled(get)), get + b"x" * 70_000))
-
-
-def _frames(chance: random.Random) -> bytes:
-    """A preface and frames with random heads, or anything."""
-    if chance.random() < 0.3:
-        return chance.randbytes(chance.randint(0, 2_000))
-    frames = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))]
-    for _ in range(chance.randint(0, 20)):
-        length = chance.choice((0, 4, 8, 100))
-        kind_and_flags, stream = bytes((chance.randint(0, 12), chance.getrandbits(8))), chance.getrandbits(31)
-        frames.append(length.to_bytes(3, "big") + kind_and_flags + stream.to_bytes(4, "big") + chance.randbytes(length))
-    return b"".join(frames)
 
 
 def _named(data: bytes, member_id: str, address: str = "") -> bytes:

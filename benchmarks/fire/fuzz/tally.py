@@ -39,7 +39,8 @@ class Tally:
 
     def ended(self, case: Case, method: Method, end: Ended) -> None:
         """A hostile caller's call is over."""
-        self.messages[method.name] += end.sent
+        if end.sent:
+            self.messages[method.name] += end.sent
         self.status(method.name, end.code.name)
         if (fault := end.fault(method)) is not None:
             self.fault(case, fault)
