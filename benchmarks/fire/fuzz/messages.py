@@ -21,6 +21,8 @@ from specsplit.wire.limits import limit_of
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 _CHANGES: Final = st.integers(1, 3)
+_TENTHS: Final = st.integers(0, 9)
+_STEPS: Final = st.integers(-3, 3)
 _FEW: Final = 4
 """Entries of a list, as a rule; those of a long one are few different ones, over and over."""
 _LONG: Final = 5_000
@@ -197,8 +199,8 @@ def changed(draw: st.DrawFn, data: bytes, kind: Descriptor) -> bytes:
         return draw(spoiled(data))
     for _ in range(draw(_CHANGES)):
         if places := list(_places(message)):
-            inside, field = draw(st.sampled_from(places))
-            value = draw(_other(getattr(inside, field.name), field))
+            inside, field = places[draw(st.integers(0, len(places) - 1))]
+            value = _other(draw, getattr(inside, field.name), field)
             inside.ClearField(field.name)
             if value is not None:
                 inside.MergeFrom(type(inside)(**{field.name: value}))
@@ -216,20 +218,24 @@ def _places(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
                 yield from _places(each)
 
 
-def _other(value: Any, field: FieldDescriptor) -> SearchStrategy[Any]:
-    """Another value: any, one nearby, or none."""
-    anything = _seldom(values(field), values(field, False), 16)
-    if _is_map(field):
-        return anything | st.none()
-    if field.is_repeated:
-        return st.one_of(*[shuffled(list(value), list(value))] * 4, anything, st.none())
-    near: SearchStrategy[Any] = anything
-    if isinstance(value, str | bytes):
-        near = st.integers(0, len(value)).map(lambda size: value[:size]) | st.just(2 * value)
-    elif field.cpp_type in _RANGES:
+def _other(draw: st.DrawFn, value: Any, field: FieldDescriptor) -> Any:
+    """Another value: none, one nearby, or any."""
+    drawn = draw(_TENTHS)
+    if drawn == 0:
+        return None
+    if drawn < 6 and field.is_repeated and not _is_map(field):
+        return draw(shuffled(list(value), list(value)))
+    if drawn < 6 and isinstance(value, str | bytes):
+        return value[: draw(st.integers(0, len(value)))] if drawn < 4 else 2 * value
+    if drawn < 6 and not field.is_repeated and field.cpp_type in _RANGES:
         least, most = _RANGES[field.cpp_type]
-        near = st.integers(-3, 3).map(lambda step: min(most, max(least, value + step)))
-    return st.one_of(near, near, anything, anything, st.none())
+        return min(most, max(least, value + draw(_STEPS)))
+    return draw(_anything(field))
+
+
+@cache
+def _anything(field: FieldDescriptor) -> SearchStrategy[Any]:
+    return _seldom(values(field), values(field, False), 16)
 
 
 @st.composite
