@@ -24,7 +24,7 @@ Honest = Callable[[str, AsyncIterator[bytes], Shown], AsyncGenerator[bytes, None
 """What brings the answers to a call: of (/service/Method, its requests, the metadata that is passed on)."""
 SULKS_S: Final = 6.0
 """A hostile peer that will not end a call does so after all, so long after its last message."""
-_MOST_MORE: Final = 20
+_MOST_MORE: Final = 60
 _SENTENCES: Final = ("", "x" * 3_000, "no: é語🦀", "%s")
 _PASSED_ON: Final = frozenset({"authorization", "traceparent"})
 
