@@ -62,6 +62,7 @@ def remembered(corpus: Corpus, draws: Draws, most: int = 0) -> Honest:
             for answer in said:
                 yield answer
                 await asyncio.sleep(chance.choice((0.0, 0.0, 0.001, 0.005)))
+            await asyncio.sleep(chance.uniform(0, 1) if most else 0)  # for what was said to be obeyed
         finally:
             reading.cancel()
 
