@@ -37,6 +37,10 @@ def main(words: Sequence[str]) -> None:
         parser.error(
             f"there is no {options.models / 'target'}: --models names a folder with target, draft and eagle3, such as models/pocket"
         )
+    if options.only and (options.part != ["fuzz"] or options.seed is None or options.corpus is None):
+        parser.error(
+            "--only plays cases of an earlier run again: it needs the part fuzz, and that run's --seed and --corpus"
+        )
     console = Screen(width=160)
     context = Context(options.models, options.short, describe(["python -m benchmarks fire", *words]), console)
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed

@@ -21,8 +21,8 @@ STRETCHES: Final = 12
 JUDGED_MINUTES: Final = 3.0
 """A shorter life is not judged."""
 
-SWELLS_AFTER: Final = 12
-"""Samples without which nothing is said of how a process swells."""
+LEAST_OF_A_SWELLING: Final = 12
+"""Of a process with fewer samples nothing is said of how it swells."""
 MOST_SWELLING: Final = 64.0
 """MiB that a process may grow in the second half of a run in which it is fed nonsense: caches fill, allocators hold on to what they had."""
 
@@ -95,7 +95,7 @@ def swellings(taken: Samples) -> dict[Life, float]:
     found: dict[Life, float] = {}
     for life, sampled in taken.lives.items():
         half = [amounts[RSS] for _, amounts in sampled[len(sampled) // 2 :]]
-        if len(sampled) >= SWELLS_AFTER:
+        if len(sampled) >= LEAST_OF_A_SWELLING:
             quarter = len(half) // 4
             found[life] = median(half[-quarter:]) - median(half[:quarter])
     return found

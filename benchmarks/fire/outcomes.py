@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -28,14 +29,14 @@ class Outcome(StrEnum):
 STANDSTILL_S: Final = 60.0
 """When nothing has come for so long, requests stand still, whatever was done to the processes."""
 WRONG: Final = (Outcome.DIFFERENT, Outcome.HUNG, Outcome.FAILED)
-"""What must not be."""
-_RIGHT: Final = tuple(outcome for outcome in Outcome if outcome not in WRONG)
+"""What must not be, whatever is done to the processes."""
 
 
 @dataclass
 class Tally:
     """Requests by outcome."""
 
+    must_not_be: Sequence[Outcome] = WRONG
     counts: Counter[Outcome] = field(default_factory=Counter[Outcome])
     tokens: int = 0
     resumed: int = 0
@@ -48,7 +49,7 @@ class Tally:
         self.counts[outcome] += 1
         self.tokens += tokens
         self.resumed += sent > 1
-        if outcome in WRONG:
+        if outcome in self.must_not_be:
             self.wrong.append((outcome, why))
 
     @property
@@ -59,11 +60,11 @@ class Tally:
     def report(self, findings: Findings) -> None:
         """Write the rows of requests. That there were none that ended with their text is a fault too."""
         findings.add("requests", self.counts.total())
-        for outcome in _RIGHT:
+        for outcome in (each for each in Outcome if each not in self.must_not_be):
             findings.add(f"of these {outcome}", self.counts[outcome])
         findings.add("requests sent again for the rest, since an answer broke", self.resumed)
         findings.add("tokens", self.tokens)
-        for outcome in WRONG:
+        for outcome in self.must_not_be:
             findings.must_be_none(outcome, [why for found, why in self.wrong if found is outcome])
         if not self.counts[Outcome.SAME]:
             findings.faults.append(f"{findings.part}: no request ended with its text")

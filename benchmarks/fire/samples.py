@@ -75,12 +75,14 @@ class Samples:
 
 
 async def _amounts(child: Child, logs: Logs) -> dict[str, float]:
-    """Nothing if the process is gone, stopped, or not up yet."""
+    """What the kernel says of a process, and what it says itself unless it is stopped or not up yet; nothing if it is gone."""
+    told: dict[str, float] = {}
     with suppress(OSError, TimeoutError):
-        url = logs.metrics(child.name)
-        async with asyncio.timeout(_SCRAPE_S):
-            told = {} if url is None else told_by(await asyncio.to_thread(fetched, url, _SCRAPE_S))
-        return held_by(child.pid) | told if told else {}
+        if url := logs.metrics(child.name):
+            async with asyncio.timeout(_SCRAPE_S):
+                told = told_by(await asyncio.to_thread(fetched, url, _SCRAPE_S))
+    with suppress(OSError):
+        return held_by(child.pid) | told
     return {}
 
 

@@ -16,6 +16,8 @@ from dataclasses import fields, replace
 from io import StringIO
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -39,6 +41,8 @@ from benchmarks.fire.recovery import Recoveries, first_token, next_tokens
 from benchmarks.fire.samples import DESCRIPTORS, PAGES, RSS, SESSIONS, THREADS, Life, Samples, held_by, told_by
 from benchmarks.fire.verdict import run_out
 from benchmarks.known import Known
+from benchmarks.ports import free_ports
+from specsplit.cli.local import Child
 from specsplit.client import make_request
 from specsplit.requests import Delta, Done
 from specsplit.text.stop import StopScanner
@@ -221,6 +225,15 @@ def test_a_process_is_sampled_by_what_the_kernel_and_its_metrics_say() -> None:
     assert set(BOUNDS) >= {RSS, DESCRIPTORS, THREADS, SESSIONS}
 
 
+async def test_of_a_process_that_tells_no_metrics_the_kernel_says_what_it_holds(tmp_path: Path) -> None:
+    here, samples = cast("Child", SimpleNamespace(name="here", pid=os.getpid(), alive=True)), Samples()
+    with Logs(tmp_path) as logs:
+        logs.hear("here", f"metrics on http://127.0.0.1:{free_ports(1)}/metrics")
+        await samples.take([here], logs)
+    ((_, held),) = samples.lives[Life("here", os.getpid())]
+    assert set(held) == {RSS, DESCRIPTORS, THREADS}
+
+
 def test_a_process_that_has_ended_and_was_not_waited_for_is_gone() -> None:
     """One that is sampled in that moment must not end the run."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
@@ -267,6 +280,11 @@ def test_a_tally_is_a_fault_for_each_request_that_ended_as_it_must_not() -> None
     assert [each.split(": ")[1] for each in again.faults] == [Outcome.DIFFERENT, Outcome.HUNG, Outcome.FAILED]
     Tally().report(nothing := Findings("chaos"))
     assert not nothing.sound, "nothing was shown"
+    strict = Tally((Outcome.UNAVAILABLE,))
+    strict.add(Outcome.SAME, 3, 1, "")
+    strict.add(Outcome.UNAVAILABLE, 0, 1, "gone")
+    strict.report(refused := Findings("fuzz"))
+    assert refused.faults == ["fuzz: UNAVAILABLE: gone"]
 
 
 async def test_requests_have_gone_on_when_each_has_had_something_more_or_is_over() -> None:

@@ -24,7 +24,7 @@ from grpc.aio import AioRpcError, Metadata
 from rich.console import Console
 
 from benchmarks.context import Context
-from benchmarks.fire.command import arguments
+from benchmarks.fire.command import arguments, main
 from benchmarks.fire.findings import Findings
 from benchmarks.fire.fire import Fire
 from benchmarks.fire.fuzz import calls
@@ -132,6 +132,9 @@ def test_changed_messages_are_messages_still_and_spoiled_ones_often_are_not() ->
     drawn = draws(5)
     others = [drawn(changed(OPEN, DRAFT.request)) for _ in range(200)]
     assert all(_reads(data, DRAFT.request) for data in others) and len(set(others)) > 100
+    opened = [drafter_pb2.DraftRequest.FromString(data).events for data in others]
+    same_length = {tuple(each.open.token_ids) for some in opened for each in some if len(each.open.token_ids) == 3}
+    assert any(sum(map(int.__eq__, each, (1, 2, 3))) == 2 for each in same_length), "one entry of a list"
     spoilt = [drawn(spoiled(OPEN)) for _ in range(200)]
     assert 0 < sum(_reads(data, DRAFT.request) for data in spoilt) < 150 and {b""} < {*spoilt}
 
@@ -202,14 +205,31 @@ async def test_a_servicer_that_breaks_on_a_message_is_found_out() -> None:
 
 async def test_a_peer_that_passes_calls_on_keeps_both_sides_of_them() -> None:
     async with toy() as (server, _), grpc.aio.insecure_channel(server.bound) as behind:
-        peer = Peer(passed_on(behind))
+        peer = Peer(passed_on(behind, ends := list[Ended]()))
         async with serving(peer) as address, grpc.aio.insecure_channel(address) as channel:
             request = GetMessageClass(GENERATE.request)(text="hello").SerializeToString()
             end = await call(channel, GENERATE, [request], Manner())
             refused = await call(channel, GENERATE, [b"\xff"], Manner())
     assert (end.code, end.answers) == (grpc.StatusCode.OK, (b"", b""))
-    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT and [each.code for each in ends] == [refused.code]
     assert peer.conversations[0] == Conversation(GENERATE.path, [request], [b"", b""])
+
+
+async def test_a_peer_that_is_hostile_to_whom_it_asks_tells_how_that_one_ended_and_one_that_loses_all_says_nothing() -> (
+    None
+):
+    request, ends = GetMessageClass(GENERATE.request)(text="hello").SerializeToString(), list[Ended]()
+    async with toy() as (server, _), grpc.aio.insecure_channel(server.bound) as behind:
+        spoils = Hostility(draws(1), broken=1.0, made=0.0, kept=0.0)
+        async with serving(Peer(passed_on(behind, ends), None, spoils)) as at, grpc.aio.insecure_channel(at) as channel:
+            for _ in range(20):
+                await call(channel, GENERATE, [request], Manner())
+        silent = Hostility(draws(1), broken=0.0, made=0.0, kept=1.0, lost=1.0)
+        async with serving(Peer(passed_on(behind), silent)) as at, grpc.aio.insecure_channel(at) as channel:
+            assert not (await call(channel, GENERATE, [request], Manner())).answers
+    assert {each.code for each in ends} == {grpc.StatusCode.INVALID_ARGUMENT} and not any(
+        each.fault(GENERATE) for each in ends
+    )
 
 
 async def test_a_hostile_coordinator_takes_its_members_in_and_dismisses_none_of_them() -> None:
@@ -333,6 +353,23 @@ def test_what_is_no_case_is_refused(name: str, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit, match="2"):
         arguments().parse_args(["fuzz", "--only", name])
     assert f"{name!r} is no case" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fuzz"],
+        ["--seed", "1", "--corpus", "x"],
+        ["fuzz", "--seed", "1"],
+        ["fuzz", "soak", "--seed", "1", "--corpus", "x"],
+    ],
+)
+def test_cases_without_the_run_that_they_are_of_are_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, "--only", "client:3"])
+    assert "--only plays cases of an earlier run again" in " ".join(capsys.readouterr().err.split())
 
 
 async def test_how_long_a_call_was_silent_counts_from_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:

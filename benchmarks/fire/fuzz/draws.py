@@ -1,4 +1,4 @@
-"""Draws from strategies of Hypothesis outside of its tests: what a strategy gives follows from a source of chance alone."""
+"""Cases, and what is drawn for them from strategies of Hypothesis, outside of its tests: it follows from a source of chance alone."""
 
 from __future__ import annotations
 

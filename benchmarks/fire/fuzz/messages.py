@@ -139,6 +139,7 @@ def _seldom(this: SearchStrategy[T], other: SearchStrategy[T], many: int) -> Sea
     return st.integers(1, many).flatmap(lambda drawn: this if drawn == many else other)
 
 
+@cache
 def _single(field: FieldDescriptor, long: bool) -> SearchStrategy[Any]:
     """One value: at and around the borders of what it may be, and anything."""
     limit = limit_of(field.full_name)
@@ -223,6 +224,9 @@ def _other(draw: st.DrawFn, value: Any, field: FieldDescriptor) -> Any:
     drawn = draw(_TENTHS)
     if drawn == 0:
         return None
+    if drawn < 2 and value and field.is_repeated and field.message_type is None:  # and as many entries as before
+        at = draw(st.integers(0, len(value) - 1))
+        return [*value[:at], draw(_single(field, False)), *value[at + 1 :]]
     if drawn < 6 and field.is_repeated and not _is_map(field):
         return draw(shuffled(list(value), list(value)))
     if drawn < 6 and isinstance(value, str | bytes):

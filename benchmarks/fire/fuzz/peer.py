@@ -86,9 +86,13 @@ class Hostility:
     """The share that others come behind."""
     ends: float = 0.0
     """The share of answers behind which a peer leaves."""
+    lost: float = 0.0
+    """The share that nothing is said in the place of."""
 
-    def instead(self, honest: bytes, kind: Descriptor) -> Iterator[bytes]:
-        """One message in the place of an honest one, and now and then a few more."""
+    def replacements(self, honest: bytes, kind: Descriptor) -> Iterator[bytes]:
+        """What is said in the place of an honest message: one, now and then a few more, or none."""
+        if self.draws.chance.random() < self.lost:
+            return
         yield hostile(self.draws, honest, kind, self.broken, self.made, self.kept)
         if self.draws.chance.random() < self.more:
             for _ in range(self.draws.chance.randint(1, _MOST_MORE)):
@@ -100,7 +104,7 @@ class Hostility:
         drawn = chance.random()
         if drawn < 0.1:
             await asyncio.sleep(SULKS_S)
-        if drawn >= 0.5:
+        if drawn >= 0.6:
             details = (("grpc-status-details-bin", chance.randbytes(20)),) if drawn < 0.7 else ()
             await context.abort(chance.choice([*grpc.StatusCode][1:]), chance.choice(_SENTENCES), details)
 
@@ -132,7 +136,7 @@ class Peer(grpc.GenericRpcHandler):
         async def heard() -> AsyncIterator[bytes]:
             async for request in requests:
                 said.requests.append(request)
-                for each in self._instead(request, self._requests, method.request, method.name):
+                for each in self._replaced(request, self._requests, method.request, method.name):
                     yield each
 
         try:
@@ -140,7 +144,7 @@ class Peer(grpc.GenericRpcHandler):
                 async for answer in answers:
                     said.answers.append(answer)
                     first = method is JOIN and len(said.answers) == 1  # or the member would read no more
-                    for each in self._instead(
+                    for each in self._replaced(
                         answer, None if first else hostility, method.answer, f"{method.name}, answers"
                     ):
                         yield each
@@ -151,9 +155,9 @@ class Peer(grpc.GenericRpcHandler):
         if hostility:
             await hostility.leave(context)
 
-    def _instead(self, honest: bytes, hostility: Hostility | None, kind: Descriptor, name: str) -> Iterator[bytes]:
+    def _replaced(self, honest: bytes, hostility: Hostility | None, kind: Descriptor, name: str) -> Iterator[bytes]:
         """What is said in the place of this. Nobody is dismissed: that a member would have to obey."""
-        for each in hostility.instead(honest, kind) if hostility else ():
+        for each in hostility.replacements(honest, kind) if hostility else ():
             directive = read(JoinResponse, each) if kind is JOIN.answer else None
             if directive is None or not directive.HasField("drain"):
                 self._messages[name] += 1
