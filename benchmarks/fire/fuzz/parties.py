@@ -167,7 +167,8 @@ async def drafting(scene: Scene, case: Case) -> None:
     texts = [(chance.choice(scene.known), chance.randint(8, 64)) for _ in range(chance.randint(1, 3))]
     hostility = Hostility(
         draws, broken=chance.choice((0.0, 0.002, 0.05)), made=0.02, kept=chance.choice((0.5, 0.9, 0.98)),
-        more=chance.choice((0.0, 0.02, 0.2)), ends=chance.choice((0.0, 0.02, 0.2)), lost=chance.choice((0.0, 0.0, 0.0, 0.02, 0.5, 1.0)),
+        more=chance.choice((0.0, 0.02, 0.2)), ends=chance.choice((0.0, 0.02, 0.2)),
+        lost=chance.choice((*[0.0] * 7, 0.02, 0.5, 1.0)),
     )  # fmt: skip
     how = chance.choice(((hostility, None), (hostility, None), (None, hostility), (hostility, hostility)))
     need = needed_by(scene.corpus.answers(DRAFTER_INFO)[at:])
