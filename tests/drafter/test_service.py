@@ -67,41 +67,19 @@ async def test_sessions_of_one_stream_share_messages_and_two_verifiers_may_use_t
 
 
 MALFORMED = {
-    "no event": drafter_pb2.DraftRequestEvent(session_id=1),
-    "no tokens": drafter_pb2.DraftRequestEvent(session_id=1, commit=drafter_pb2.CommitEvent(number=1)),
-    "not the next commit": drafter_pb2.DraftRequestEvent(
-        session_id=1, commit=drafter_pb2.CommitEvent(number=9, token_ids=[1])
-    ),
-    "a token outside the vocabulary": drafter_pb2.DraftRequestEvent(
-        session_id=1, commit=drafter_pb2.CommitEvent(number=1, token_ids=[9])
-    ),
-    "a node never grown": drafter_pb2.DraftRequestEvent(
-        session_id=1, commit=drafter_pb2.CommitEvent(number=1, deepest_id=77, token_ids=[1, 2])
-    ),
-    "another path": drafter_pb2.DraftRequestEvent(
-        session_id=1, commit=drafter_pb2.CommitEvent(number=1, deepest_id=1, token_ids=[8, 2])
-    ),
-    "opened again": drafter_pb2.DraftRequestEvent(session_id=1, open=wire.open_to_wire(open_event([1, 2]))),
-    "a bad sampling": drafter_pb2.DraftRequestEvent(
-        session_id=1,
-        open=drafter_pb2.OpenEvent(
-            token_ids=[1],
-            max_nodes=4,
-            vocabulary=common_pb2.Vocabulary(size=9),
-            sampling=common_pb2.Sampling(temperature=-1, seed=1),
-        ),
-    ),
+    "refused as it is read": drafter_pb2.CommitEvent(number=1),
+    "refused by its session": drafter_pb2.CommitEvent(number=9, token_ids=[1]),
 }
 
 
-@pytest.mark.parametrize("event", MALFORMED.values(), ids=MALFORMED.keys())
-async def test_a_malformed_message_ends_only_its_own_session(event: drafter_pb2.DraftRequestEvent) -> None:
+@pytest.mark.parametrize("commit", MALFORMED.values(), ids=MALFORMED.keys())
+async def test_a_malformed_message_ends_only_its_own_session(commit: drafter_pb2.CommitEvent) -> None:
     async with drafter() as (_, channel, _):
         stream = Stream(channel)
         stream.send((1, open_event([1, 2, 1])), (2, open_event([3, 4, 3])))
         await stream.grown(1)
         await stream.grown(2)
-        stream.send_raw(drafter_pb2.DraftRequest(events=[event]))
+        stream.send_raw(drafter_pb2.DraftRequest(events=[{"session_id": 1, "commit": commit}]))
         refusal = await stream.refused(1)
         assert refusal.code in (grpc.StatusCode.INVALID_ARGUMENT.value[0], grpc.StatusCode.ABORTED.value[0])
         assert refusal.message

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -275,10 +275,14 @@ said = (
 )
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), said)), st.integers(64, 2_000))
-def test_messages_to_a_drafter_keep_the_order_and_stay_small(events: list[tuple[int, Any]], most: int) -> None:
+@given(st.lists(st.tuples(st.integers(1, 4), said)), st.integers(8, 2_000))
+def test_messages_to_a_drafter_keep_the_order_and_stay_small_and_are_no_more_than_it_takes(
+    events: list[tuple[int, Any]], most: int
+) -> None:
     messages = list(packed(events, most))
-    assert [event for message in messages for event in message] == events
+    assert all(messages) and [event for message in messages for event in message] == events
+    for message, after in pairwise(messages):
+        assert sum(bytes_of(event) for _, event in [*message, after[0]]) > most // 2
     for message in messages:
         lists = sum(bytes_of(event) for _, event in message)
         assert lists <= most // 2 or len([event for _, event in message if bytes_of(event)]) == 1

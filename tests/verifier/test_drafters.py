@@ -70,21 +70,13 @@ def grow(session: int, **fields: object) -> drafter_pb2.DraftResponseEvent:
 
 
 BROKEN = {
-    "parents out of range": {"ids": [1], "parents": [5], "token_ids": [98], "edges": [-0.1]},
-    "ids not ascending": {"ids": [2, 1], "parents": [0, 0], "token_ids": [98, 99], "edges": [-0.1, -0.1]},
-    "arrays of unequal length": {"ids": [1, 2], "parents": [0], "token_ids": [98], "edges": [-0.1]},
-    "a token outside the vocabulary": {"ids": [1], "parents": [0], "token_ids": [9999], "edges": [-0.1]},
-    "an edge that is no number": {"ids": [1], "parents": [0], "token_ids": [98], "edges": [float("nan")]},
-    "the same node twice": {"ids": [1, 2], "parents": [0, 0], "token_ids": [98, 98], "edges": [-0.1, -0.2]},
-    "more nodes than allowed": {
+    "refused as it is read": {"ids": [1, 2], "parents": [0], "token_ids": [98], "edges": [-0.1]},
+    "refused as it is queued": {
         "ids": list(range(1, 41)), "parents": [0] * 40, "token_ids": list(range(40)), "edges": [-0.1] * 40,
     },
-    "another edge for a node that was never grown": {"rescored_ids": [1], "new_edges": [-0.1]},
-    "other edges of another length": {
-        "ids": [1], "parents": [0], "token_ids": [98], "edges": [-0.1], "rescored_ids": [1], "new_edges": [],
-    },
-    "a commit from the future": {"commits": 7, "ids": [1], "parents": [0], "token_ids": [98], "edges": [-0.1]},
+    "refused by the mirror": {"ids": [1], "parents": [5], "token_ids": [98], "edges": [-0.1]},
 }  # fmt: skip
+"""One for each place that refuses grows: lists of unequal length, more nodes than allowed, and a parent that is none."""
 
 
 @pytest.mark.parametrize("fault", BROKEN)

@@ -19,6 +19,7 @@ from specsplit_verifier.engine.core import EngineCore
 from specsplit_verifier.engine.engine import core_of
 from specsplit_verifier.policy.planner import Pause
 from specsplit_verifier.records.events import Cancel, Output
+from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.target.runner import TargetRunner
 
 TOKENS = 12
@@ -58,14 +59,15 @@ class Fails:
         self._hook.remove()
 
 
-def stepped(core: EngineCore, runner: TargetRunner) -> list[Output]:
-    """Everything that comes of one session, step by step."""
+def stepped(core: EngineCore, runner: TargetRunner, results: list[StepResult] | None = None) -> list[Output]:
+    """Everything that comes of one session, step by step; what each step was goes into `results`."""
+    results = [] if results is None else results
     core.handle(DecodeRequest("r", list(b"...a"), stopping=Stopping(TOKENS), session=1))
     told: list[Output] = []
     while core.unfinished:
         step = core.plan()
         assert not isinstance(step, Pause)
-        core.commit(step, runner.run(step))
+        results.append(core.commit(step, runner.run(step)))
         told += [output for _, output in core.outgoing()[0]]
     return told
 
@@ -78,10 +80,13 @@ def text_of(told: list[Output]) -> bytes:
 def test_a_step_of_one_session_that_fails_once_is_tried_again_and_its_text_is_the_same(
     core: EngineCore, runner: TargetRunner, at: int
 ) -> None:
+    results: list[StepResult] = []
     with Fails(runner, range(at, at + 1)) as fails:
-        told = stepped(core, runner)
+        told = stepped(core, runner, results)
     assert text_of(told) == b"bcdefghijklm" and isinstance(told[-1], Finished)
     assert fails.seen > at + 1
+    assert not any(result.failed for result in results)
+    assert results[at].cold, "its time says nothing of others"
 
 
 @pytest.mark.parametrize("at", [0, 1, 5])

@@ -117,25 +117,6 @@ async def test_a_step_that_succeeds_in_halves_says_nothing_of_what_steps_cost(al
     assert cold[4] and sum(cold[1:]) == 1, "beside it only the first of its size"
 
 
-@pytest.mark.parametrize("prompt", ["a", "." * 40 + "a"])
-@pytest.mark.parametrize("at", range(1, 6))
-async def test_a_session_that_is_alone_outlives_an_error_that_passes(alphabet: Path, prompt: str, at: int) -> None:
-    seen = 0
-
-    def fails_once(tokens: torch.Tensor) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == at:
-            raise torch.OutOfMemoryError("none left, just now")
-
-    async with verifier_before(alphabet, fails_once) as verifier:
-        steps = recorded(verifier)
-        tokens, _ = await decode(verifier, request(prompt))
-    assert bytes(tokens) == bytes(range(ord("b"), ord("b") + 20)) and seen > at
-    assert not any(step.failed for step in steps)
-    assert steps[at - 1].cold, "its time says nothing of others"
-
-
 async def test_a_target_that_fails_on_nothing_at_all_ends_the_engine(alphabet: Path) -> None:
     async with verifier_before(alphabet, broken) as verifier:
         results = await asyncio.gather(*(decode(verifier, request(prompt)) for prompt in "ab"), return_exceptions=True)

@@ -27,48 +27,82 @@ def feed(first: int = 0, *, window: int = 8, retention: int = 16, event_bytes: i
 
 
 class World:
-    """A feed, whoever computes features, and a drafter that checks what arrives."""
+    """A feed, whoever computes features, and a drafter that checks what arrives. What the feed should know is kept beside it."""
 
     def __init__(self, first: int, window: int, retention: int) -> None:
-        self.window, self.retention = window, retention
+        self.first, self.window, self.retention = first, window, retention
         self.feed = feed(first, window=window, retention=retention)
-        self.got = 0
+        self.got = self.root = 0
+        self.live = self.resting = False
+        self.asked = range(0)
+        """What somebody was last asked to compute again."""
+
+    @property
+    def kept(self) -> int:
+        """The first position that is kept."""
+        return max(self.first, self.feed.end - self.retention)
 
     def receive(self, events: list[Features]) -> None:
+        assert len(events) <= sum(event.count for event in events) // 4 + 2, "in as few events as hold them"
         for event in events:
             assert event == rows(self.got, event.count), "gapless, in order, unharmed"
             assert event.count * LAYOUT.bytes_per_token <= 28
             self.got = event.end
+        self.live |= self.got == self.feed.end and self.feed.read >= self.root and not self.resting
 
-    def live(self, count: int) -> None:
-        try:
-            self.receive(self.feed.add(rows(self.feed.end, count)))
-        except Overrun:
-            assert self.feed.attached and self.feed.live and self.got < self.feed.end - self.retention
+    def compute(self, count: int) -> None:
+        """Live features outrun nobody who still catches up: only one that had been sent all there was has to keep up."""
+        read, end, made = self.feed.read, self.feed.end + count, rows(self.feed.end, count)
+        if self.feed.attached and self.live and self.got < end - self.retention:
+            told = f"has read the features of {read} tokens of {end}, and more than {self.retention} are not kept"
+            with pytest.raises(Overrun, match=told):
+                self.feed.add(made)
             self.feed.detach()
+        else:
+            (self.receive if self.feed.attached else self.nobody)(self.feed.add(made))
+
+    def nobody(self, events: list[Features]) -> None:
+        assert events == [], "there is nobody to send to"
 
     def again(self, count: int) -> None:
-        missing = self.feed.recompute
-        if missing:
-            assert missing.start == self.got and missing.stop <= self.feed.end - self.feed.retained
+        """Some of what is missing is computed again; it comes to nothing if whoever lacked it has gone meanwhile."""
+        missing = self.asked = self.feed.recompute or self.asked
+        if not self.feed.attached and missing:
+            self.nobody(self.feed.add(rows(missing.start, len(missing))))
+        elif missing := self.feed.recompute:
             self.receive(self.feed.add(rows(missing.start, min(count, len(missing)))))
 
     def read(self, count: int) -> None:
         if self.feed.attached:
             self.receive(self.feed.acknowledge(min(self.feed.read + count, self.got)))
 
-    def attach(self, _: int = 0) -> None:
+    def attach(self, late: int = 1) -> None:
+        """A drafter begins at a session; `late`: 1 if all before its root is computed, more if there is some of it to come."""
         if not self.feed.attached:
-            self.got = 0
-            self.receive(self.feed.attach(self.feed.end))
+            self.got, self.live, self.resting = 0, False, False
+            self.root = self.feed.end + 4 * (late - 1)
+            self.receive(self.feed.attach(self.root))
 
     def detach(self, _: int) -> None:
         self.feed.detach()
 
-    def check(self) -> None:
-        assert self.feed.retained <= self.retention
+    def rest(self, count: int) -> None:
         if self.feed.attached:
-            assert self.feed.sent == self.got and self.feed.sent - self.feed.read <= self.window
+            self.resting, self.live = count % 2 == 0, False
+            self.feed.rest(resting=self.resting)
+
+    def check(self) -> None:
+        it = self.feed
+        assert it.retained == it.end - self.kept
+        if not it.attached:
+            assert not it.recompute, "nobody lacks anything"
+            return
+        assert it.sent == self.got and it.sent - it.read <= self.window
+        within = min(it.end, it.read + self.window)
+        assert it.sent == within or it.sent < self.kept, "what is kept is sent as far as the window reaches"
+        gone = range(it.sent, max(it.sent, min(self.kept, it.read + self.window)))
+        assert it.recompute == (range(0) if self.resting else gone), "what is gone, a window at a time"
+        assert (it.complete, it.catching_up, it.live) == (it.sent == it.end, it.read < self.root, self.live)
 
 
 @given(st.data(), st.integers(0, 40), st.integers(1, 12), st.integers(4, 20))
@@ -76,120 +110,22 @@ def test_a_drafter_gets_every_position_in_order_within_window_and_retention(
     data: st.DataObject, first: int, window: int, retention: int
 ) -> None:
     world = World(first, window, retention)
-    moves = [world.live, world.live, world.again, world.read, world.read, world.attach, world.detach]
+    moves = [*[world.compute] * 2, *[world.again] * 2, *[world.read] * 2, world.attach, world.detach, world.rest]
     for _ in range(data.draw(st.integers(1, 60))):
         data.draw(st.sampled_from(moves))(data.draw(st.integers(1, 4)))
         world.check()
     world.attach()
+    world.rest(1)
     while not world.feed.complete:  # a drafter that reads gets everything in the end
         world.read(window)
         world.again(window)
         world.check()
 
 
-def test_a_drafter_that_is_there_from_the_start_gets_what_is_computed_at_once() -> None:
-    it = feed(event_bytes=1000)
-    assert it.attach(root=9) == []
-    assert it.add(rows(0, 5)) == [rows(0, 5)]
-    assert it.add(rows(5, 4)) == [rows(5, 3)], "the window is 8"
-    assert not it.complete and it.catching_up
-    assert it.acknowledge(6) == [rows(8, 1)]
-    assert it.complete and it.catching_up
-    assert it.acknowledge(9) == [] and not it.catching_up
-
-
-def test_what_is_kept_is_replayed_to_another_drafter() -> None:
-    it = feed(event_bytes=1000)
-    it.attach(root=0)
-    it.add(rows(0, 7))
-    it.detach()
-    it.add(rows(7, 3))
-    assert it.attach(root=10) == [rows(0, 8)]
-    assert it.acknowledge(8) == [rows(8, 2)]
-    assert not it.recompute
-
-
-def test_what_is_gone_is_missing_a_window_at_a_time_and_then_joins_what_is_kept() -> None:
-    it = feed(20, event_bytes=1000)
-    it.add(rows(20, 4))
-    assert not it.recompute, "nobody lacks it"
-    assert it.attach(root=24) == []
-    assert it.recompute == range(8)
-    assert it.add(rows(0, 8)) == [rows(0, 8)]
-    assert not it.recompute, "the window is full"
-    it.acknowledge(8)
-    it.add(rows(8, 8))
-    it.acknowledge(16)
-    assert it.recompute == range(16, 20)
-    assert it.add(rows(16, 4)) == [rows(16, 4), rows(20, 4)]
-    assert it.complete and not it.recompute
-
-
-def test_live_features_outrun_a_gap_without_blame() -> None:
-    it = feed(20)
-    it.attach(root=20)
-    for first in range(20, 60, 4):
-        assert it.add(rows(first, 4)) == []
-    assert it.retained == 16 and it.recompute == range(8)
-
-
-def test_a_late_joiner_is_not_overrun_before_it_was_sent_all_there_was() -> None:
-    it = feed()
-    it.add(rows(0, 16))
-    it.attach(root=16)
-    assert (it.sent, it.live) == (8, False), "the window is 8"
-    it.add(rows(16, 12))
-    assert it.recompute == range(8, 8), "12 are gone, and what it was sent is still to be read"
-    it.acknowledge(8)
-    assert it.recompute == range(8, 12)
-    it.add(rows(8, 4))
-    assert it.sent == 16
-    it.acknowledge(16)
-    it.acknowledge(24)
-    assert it.complete and it.live
-
-
-def test_a_drafter_that_does_not_read_is_overrun_when_the_first_unsent_position_would_be_dropped() -> None:
-    it = feed()
-    it.attach(root=0)
-    it.add(rows(0, 16))
-    it.add(rows(16, 8))  # drops 0..7, which were sent
-    with pytest.raises(Overrun, match="has read the features of 0 tokens of 25, and more than 16 are not kept"):
-        it.add(rows(24, 1))
-
-
-def test_a_drafter_slower_than_prefill_gets_the_prompt_by_recompute_and_is_overrun_only_behind_it() -> None:
-    it = feed(event_bytes=1000)
-    it.attach(root=60)
-    got = 0
-    for first in range(0, 60, 4):
-        got += sum(event.count for event in it.add(rows(first, 4)))
-    assert (got, it.live) == (8, False) and it.recompute == range(8, 8)
-    while it.catching_up:
-        events = it.acknowledge(it.sent)
-        if it.recompute:
-            events += it.add(rows(it.recompute.start, len(it.recompute)))
-        for event in events:
-            assert event == rows(got, event.count)
-            got = event.end
-    assert got == 60 and it.live
-    with pytest.raises(Overrun):
-        it.add(rows(60, 25))
-
-
 def test_an_event_has_no_more_tokens_than_a_peer_accepts() -> None:
     limits = FeedLimits(10**6, 10**6, 2**31)
     assert limits.event_tokens(LAYOUT) == MAX_FEATURE_TOKENS
     assert limits.event_tokens(FeatureLayout(2**30)) == 1
-
-
-def test_features_that_nobody_lacks_any_more_are_let_go() -> None:
-    it = feed(20)
-    it.attach(root=20)
-    missing = it.recompute
-    it.detach()
-    assert it.add(rows(missing.start, len(missing))) == []
-    assert it.retained == 0 and it.end == 20
 
 
 @pytest.mark.parametrize("position", [2, 6])

@@ -1,15 +1,11 @@
-"""What features do to the stream they share: when a drafter that reads is still alive, and how large a message gets."""
+"""What features do to the stream they share: when a drafter that reads is still alive."""
 
 from __future__ import annotations
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specsplit.draft_events import Close, FeaturesRead, Open
 from specsplit.features import FeatureLayout, Features
 from specsplit.speculation import Commit, Grow
 from specsplit.values import Plan, Sampling, Vocabulary
-from specsplit.wire.packing import packed
 from specsplit_verifier.drafters.claims import LONGEST_READING_S, READING_S, Claims
 
 
@@ -132,18 +128,3 @@ def test_features_alone_are_no_claim_and_a_close_takes_all_back() -> None:
     claims.sent(1, opened(10), 1e6)
     claims.sent(1, Close(), 1e6)
     assert not claims.overdue(2e6)
-
-
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40))), st.integers(8, 100))
-def test_messages_keep_order_and_size(asked: list[tuple[int, int]], most: int) -> None:
-    events = [(session, features(0, size) if size else Commit(1, 0, (1,))) for session, size in asked]
-    messages = list(packed(events, most))
-    assert [event for message in messages for event in message] == events
-    for message in messages:
-        sizes = [len(event.data) for _, event in message if isinstance(event, Features)]
-        assert message and (sum(sizes) <= most // 2 or len(sizes) == 1)
-
-
-def test_small_events_share_one_message() -> None:
-    events = [(n, event) for n in range(20) for event in (Commit(1, 0, (1,)), features(0, 4))]
-    assert len(list(packed(events, 2**20))) == 1

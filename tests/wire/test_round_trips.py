@@ -281,6 +281,15 @@ def test_a_malformed_decode_request_names_its_field(message: verifier_pb2.Decode
         ),
         (drafter_pb2.OpenEvent(token_ids=[1], vocabulary=common_pb2.Vocabulary(size=9)), "open.max_nodes"),
         (drafter_pb2.OpenEvent(token_ids=[1], max_nodes=4), "vocabulary.size"),
+        (
+            drafter_pb2.OpenEvent(
+                token_ids=[1],
+                max_nodes=4,
+                vocabulary=common_pb2.Vocabulary(size=9),
+                sampling=common_pb2.Sampling(temperature=-1, seed=1),
+            ),
+            "temperature",
+        ),
         (drafter_pb2.CommitEvent(number=1), "commit.token_ids"),
         (drafter_pb2.CommitEvent(token_ids=[1]), "commit.number"),
     ],
