@@ -4,24 +4,18 @@ import asyncio
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-import pytest
-
 from specsplit.clock import SystemClock
-from specsplit.draft_events import Close, FeaturesRead
+from specsplit.draft_events import Close
 from specsplit.rpc import dial, wait_until_serving
-from specsplit.speculation import Commit, Grow
+from specsplit.speculation import Grow
 from specsplit.values import Plan
-from specsplit_drafter.drafts.proposer import Children, FrontierPart, Proposer
+from specsplit_drafter.drafts.proposer import Proposer
 from specsplit_drafter.drafts.record import Cycle
 from specsplit_drafter.engine.engine import Engine
 from specsplit_drafter.engine.session_table import Answer, Outgoing
-from specsplit_drafter.kinds.heads import HeadModel
-from specsplit_drafter.kinds.model_proposer import ModelProposer
-from tests.drafter.head_toys import VOCABULARY, event_of, head_of, layout_of
 from tests.drafter.toys import TableProposer, open_event, table_of
 
 WAIT_S = 20.0
@@ -35,9 +29,9 @@ class Messages(SimpleQueue[Sequence[tuple[int, Answer]]]):
             self.put(message)
 
 
-def start(proposer: Proposer, failed: threading.Event | None = None) -> tuple[Engine, Messages]:
+def start(proposer: Proposer) -> tuple[Engine, Messages]:
     messages = Messages()
-    engine = Engine(table_of(proposer, survival=0.2), SystemClock(), messages, (failed or threading.Event()).set)
+    engine = Engine(table_of(proposer, survival=0.2), SystemClock(), messages, lambda: None)
     engine.start()
     return engine, messages
 
@@ -65,20 +59,6 @@ def test_each_expansion_is_told_at_once_in_one_message() -> None:
     assert len(proposer.batches) == engine.statistics().expansions
 
 
-def test_a_commit_wakes_a_resting_session_and_only_the_new_root_is_expanded_after_a_miss() -> None:
-    proposer = TableProposer(lambda _: {0: 0.5})
-    engine, messages = start(proposer)
-    stream = engine.open_stream()
-    engine.receive(stream, [(1, open_event([2]))])
-    until_resting(messages)
-    before = len(proposer.batches)
-    engine.receive(stream, [(1, Commit(1, 0, (7,)))])
-    (grow, *_) = until_resting(messages)
-    engine.stop()
-    assert grow.commits == 1
-    assert [(node.token, node.position) for node in proposer.batches[before]] == [(7, 1)]
-
-
 def test_statistics_count_what_is_open_and_what_was_done() -> None:
     engine, messages = start(TableProposer(lambda _: {0: 0.5, 1: 0.3}))
     stream = engine.open_stream()
@@ -95,44 +75,6 @@ def test_statistics_count_what_is_open_and_what_was_done() -> None:
     assert after.expansions >= 2
     assert after.expansion_ms > 0
     assert engine.load().steps == after.expansions
-
-
-def test_a_session_without_features_is_answered_at_once_and_features_wake_it() -> None:
-    head = head_of("eagle3")
-    engine, messages = start(ModelProposer(HeadModel(head, 256), 6))
-    stream, prompt = engine.open_stream(), [1, 2, 3, 4, 5]
-    opened = open_event(prompt, vocabulary=VOCABULARY, features=layout_of(head), plan=Plan(num_steps=1))
-    engine.receive(stream, [(1, opened)])
-    assert messages.get(timeout=WAIT_S) == [(1, Grow(0, resting=True))]
-    engine.receive(stream, [(1, event_of(head, prompt, 0, 2))])
-    assert messages.get(timeout=WAIT_S) == [(1, FeaturesRead(2))]
-    engine.receive(stream, [(1, event_of(head, prompt, 2, 2))])
-    (_, read), (_, grow) = messages.get(timeout=WAIT_S)
-    assert read == FeaturesRead(4)
-    assert isinstance(grow, Grow)
-    if not grow.resting:
-        until_resting(messages)
-    committed = [*prompt, 9]
-    engine.receive(stream, [(1, Commit(1, 0, (9,))), (1, event_of(head, committed, 4, 1))])
-    (_, read), (_, grow) = messages.get(timeout=WAIT_S)
-    assert read == FeaturesRead(5)
-    assert isinstance(grow, Grow)
-    assert grow.commits == 1
-    engine.stop()
-
-
-class Broken(TableProposer):
-    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[Children | None]:
-        raise RuntimeError("the device is gone")
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_engine_that_fails_says_so() -> None:
-    failed = threading.Event()
-    engine, _ = start(Broken(lambda _: {}), failed)
-    engine.receive(engine.open_stream(), [(1, open_event([2]))])
-    assert failed.wait(WAIT_S)
-    engine.stop()
 
 
 PROGRAM = """

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -128,19 +129,22 @@ def test_a_miss_forgets_everything_and_begins_with_the_root_alone() -> None:
     assert [node.token for node in expand([growth], children(HALVES))] == [5]
 
 
-def test_nothing_is_grown_deeper_than_two_steps_and_the_bonus_between_them() -> None:
-    growth = growth_of(Plan(num_steps=2), max_nodes=500)
-    grow_out(growth, children({0: 0.99}))
-    assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) == 5
-    growth.commit(Commit(1, 1, (0, 0)))  # node 1 accepted, its child the root: two levels deeper now
-    grow_out(growth, children({0: 0.99}))
-    assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) == 5
-
-
-def test_nothing_is_grown_beyond_the_context() -> None:
-    growth = growth_of(max_context=6)
-    grow_out(growth, children({0: 0.9}))
-    assert max(node.position for node in Seen(growth.original.tree).nodes.values()) == 5
+@pytest.mark.parametrize(
+    ("growing", "deepest", "after"),
+    [
+        pytest.param(partial(growth_of, Plan(num_steps=2), max_nodes=500), 5, 5, id="two steps and the bonus between them"),
+        pytest.param(partial(growth_of, Plan(num_steps=5), max_depth=2, redraws=True), 2, 2, id="as deep as the proposer goes"),
+        pytest.param(partial(growth_of, max_context=6), 2, 1, id="up to the end of the context, with the root at 3"),
+    ],
+)  # fmt: skip
+def test_nothing_is_grown_deeper_than_plan_proposer_and_context_allow(
+    growing: Callable[[], Growth], deepest: int, after: int
+) -> None:
+    growth = growing()
+    for number, wanted in enumerate((deepest, after), start=1):
+        grow_out(growth, children({0: 0.99}))
+        assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) == wanted
+        growth.commit(Commit(number, 0, (0,)))
 
 
 def test_resting_is_told_once_and_again_after_every_commit() -> None:
@@ -356,15 +360,6 @@ def test_a_tree_is_drawn_anew_even_if_there_is_no_room_for_more_nodes() -> None:
     assert growth.original.free_nodes == 0
     assert expand([growth], children({3: 0.5})) == [Seen(growth.original.tree).root]
     assert growth.resting
-
-
-def test_no_node_is_expanded_that_is_as_deep_as_the_proposer_goes() -> None:
-    growth = growth_of(Plan(num_steps=5), max_depth=2, redraws=True)
-    grow_out(growth, children({0: 0.99}))
-    assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) == 2
-    growth.commit(Commit(1, 0, (0,)))
-    grow_out(growth, children({0: 0.99}))
-    assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) == 2
 
 
 def test_a_stalled_session_rests_and_says_so_once_and_stirs_without_a_commit() -> None:

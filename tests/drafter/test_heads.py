@@ -32,6 +32,7 @@ from specsplit_drafter.engine.session_table import Answer, SessionTable
 from specsplit_drafter.kinds.heads import HeadModel
 from specsplit_drafter.kinds.model_proposer import CONTEXT_BUDGET, ModelProposer
 from specsplit_drafter.kinds.ngram import NgramProposer
+from specsplit_drafter.kinds.standalone import StandaloneModel
 from tests.drafter.head_toys import (
     HEADS,
     VOCABULARY,
@@ -43,7 +44,7 @@ from tests.drafter.head_toys import (
     layout_of,
     reference_of,
 )
-from tests.drafter.toys import Handled, deliver, open_event, run_until_all_rest, table_of
+from tests.drafter.toys import Handled, deliver, open_event, run_until_all_rest, table_of, tiny_lm
 from tests.support.graphs import RecordingCapturer, TorchStatic
 from tests.support.rounding import assert_same_log_probabilities
 from tests.support.sampling import expected as perturbed
@@ -570,9 +571,10 @@ def test_features_that_the_verifier_projected_are_not_fused_again() -> None:
     assert_same_log_probabilities(ours.log_probabilities, theirs.log_probabilities, VOCABULARY.size)
 
 
-@pytest.mark.parametrize("name", ["eagle", "mimo"])
+@pytest.mark.parametrize("name", ["eagle", "mimo", "standalone"])
 def test_a_context_that_does_not_fit_is_refused_and_takes_nothing(name: str) -> None:
-    proposer = proposer_of(head_of(name), 64)
+    alone = name == "standalone"
+    proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), 6) if alone else proposer_of(head_of(name), 64)
     with pytest.raises(OutOfPages):
         Handled(proposer, [1] * 66)
     assert proposer.pages.used == 0

@@ -161,14 +161,6 @@ def test_a_lost_stream_takes_its_sessions_and_leaves_those_of_others() -> None:
     assert list(table.outgoing()) in ([], [2])
 
 
-def test_sessions_can_be_handed_back() -> None:
-    table = table_of(TableProposer(lambda _: {0: 0.5}))
-    table.handle((1, 1), open_event([THE]))
-    table.refuse_all(Unavailable("going away"))
-    assert isinstance(refusals(table)[1, 1], Unavailable)
-    assert table.num_sessions == 0
-
-
 @pytest.mark.parametrize("draft_ahead", [True, False])
 def test_scores_agree_with_what_is_accepted_over_a_run(draft_ahead: bool) -> None:
     """The draft is overconfident: it gives its first choice 0.9 where the target takes it 0.6 of the time, after any two tokens."""

@@ -8,12 +8,9 @@ from functools import cache
 import pytest
 import torch
 
-from specsplit.draft_events import Close
 from specsplit.errors import Exhausted, Incompatible
-from specsplit.model import OutOfPages
-from specsplit.speculation import Grow
 from specsplit.tree import Ints, TokenTree
-from specsplit.values import Plan, Sampling, Vocabulary
+from specsplit.values import Plan, Sampling
 from specsplit_drafter.drafts.proposer import (
     AppliedCommit,
     Children,
@@ -210,16 +207,6 @@ def test_accepted_nodes_are_not_computed_again() -> None:
     assert int(changed.sum()) == 1
 
 
-def test_a_long_prompt_does_not_keep_other_sessions_waiting() -> None:
-    proposer = ModelProposer(StandaloneModel(tiny_lm()), CHILDREN, context_budget=10)
-    long, short = Handled(proposer, list(range(1, 26)), (1, 1)), Handled(proposer, [1, 2], (1, 2))
-    waiting, done = proposer.expand([long.frontier(), short.frontier()])
-    assert waiting is None
-    assert done is not None
-    assert long.expand() is None
-    assert long.expand() is not None
-
-
 def test_the_device_is_waited_for_also_where_a_prompt_is_read_and_nothing_is_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -228,14 +215,6 @@ def test_the_device_is_waited_for_also_where_a_prompt_is_read_and_nothing_is_wan
     session = Handled(ModelProposer(StandaloneModel(tiny_lm()), CHILDREN, context_budget=4), list(range(1, 11)))
     assert [session.expand() is None for _ in range(3)] == [True, True, False]
     assert len(waits) == 2, "the third one ends with a copy to the host"
-
-
-def test_a_context_that_does_not_fit_is_refused_and_takes_nothing() -> None:
-    proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
-    free = proposer.free_kv_slots
-    with pytest.raises(OutOfPages):
-        Handled(proposer, [1] * (free + 1))
-    assert proposer.free_kv_slots == free
 
 
 def test_a_session_whose_commit_does_not_fit_is_refused_and_the_others_go_on() -> None:
@@ -260,20 +239,6 @@ def test_a_session_whose_commit_does_not_fit_is_refused_and_the_others_go_on() -
     assert len(ended) == 1
     assert table.num_sessions == 1
     assert proposer.pages.used < 40
-
-
-def test_a_full_pool_stops_growing_and_not_the_session() -> None:
-    proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=64)), CHILDREN)
-    table = table_of(proposer, survival=0.0001)
-    table.handle(KEY, open_event([1] * 60, vocabulary=Vocabulary(32), max_nodes=500))
-    while table.expand():
-        pass
-    assert proposer.free_kv_slots == 0
-    ((_, grow),) = table.outgoing()[1]
-    assert isinstance(grow, Grow)
-    assert grow.resting
-    table.handle(KEY, Close())
-    assert proposer.pages.used == 0
 
 
 def test_a_session_that_the_drafters_context_cannot_hold_is_handed_back_for_another_drafter_to_take() -> None:

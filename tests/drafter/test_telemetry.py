@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.request import urlopen
@@ -354,10 +355,12 @@ class Cycles:
             self.told.append(cycle)
 
 
-def engine_over(proposer: TableProposer, rounds: Rounds, clock: Clock | None = None) -> tuple[Engine, list[Cycle]]:
+def engine_over(
+    proposer: TableProposer, rounds: Rounds, clock: Clock | None = None, on_failed: Callable[[], None] = lambda: None
+) -> tuple[Engine, list[Cycle]]:
     table, cycles = table_of(proposer, survival=0.2, max_sessions=64), Cycles()
     table.rounds = rounds
-    return Engine(table, clock or ManualClock(), cycles, lambda: None), cycles.told
+    return Engine(table, clock or ManualClock(), cycles, on_failed), cycles.told
 
 
 def work(engine: Engine, sessions: int) -> None:
@@ -401,8 +404,10 @@ class Broken(TableProposer):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_engine_that_fails_ends_the_rounds() -> None:
-    engine, cycles = engine_over(Broken(lambda _: {}), Rounds(all_of_it))
+def test_an_engine_that_fails_says_so_and_ends_the_rounds() -> None:
+    failed = threading.Event()
+    engine, cycles = engine_over(Broken(lambda _: {}), Rounds(all_of_it), on_failed=failed.set)
     work(engine, sessions=1)
+    assert failed.is_set()
     ends = [(round_.commits, round_.error) for cycle in cycles for round_ in cycle.rounds]
     assert ends == [(0, None), (1, "the drafter's engine failed")]

@@ -301,6 +301,7 @@ def test_a_malformed_open_or_commit_names_its_field(
         wrapped = drafter_pb2.DraftRequestEvent(session_id=5, open=event)
     else:
         wrapped = drafter_pb2.DraftRequestEvent(session_id=5, commit=event)
-    message = drafter_pb2.DraftRequest(events=[wrapped])
-    ((session, error),) = drafter.draft_request_events(message)
+    message = drafter_pb2.DraftRequest(events=[wrapped, drafter_pb2.DraftRequestEvent(session_id=6)])
+    (session, error), (other, nothing) = drafter.draft_request_events(message)
     assert session == 5 and isinstance(error, InvalidRequest) and error.field == field
+    assert other == 6 and isinstance(nothing, InvalidRequest) and nothing.field == "event"
