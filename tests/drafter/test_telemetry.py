@@ -8,10 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from specsplit.clock import Clock, ManualClock
 from specsplit.draft_events import Close, Open
@@ -20,10 +18,8 @@ from specsplit.membership import Register, TracingOrder
 from specsplit.model.heads import Head, save_head
 from specsplit.observe import TraceContext
 from specsplit.observe.span_table import problems_of, row, rows_at
-from specsplit.rpc import CLUSTER_SERVICE, Server
-from specsplit.settings import CoordinatorSettings, DrafterSettings
+from specsplit.settings import DrafterSettings
 from specsplit.speculation import Commit, Grow
-from specsplit.v1 import cluster_pb2_grpc
 from specsplit.values import DrafterKind, Plan, TraceChanges
 from specsplit_drafter.drafts.proposer import Children, FrontierPart
 from specsplit_drafter.drafts.record import Cycle
@@ -33,8 +29,9 @@ from specsplit_drafter.engine.session_table import Outgoing
 from tests.drafter.head_toys import VOCABULARY, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter
 from tests.drafter.toys import TableProposer, open_event, plain_model, table_of, tiny_config
-from tests.rpc.test_member import Script
-from tests.support.otlp import ReceivedSpan, Receiver, receiving
+from tests.rpc.test_member import Script, coordinating
+from tests.support.otlp import ReceivedSpan, Receiver, named, receiving, total
+from tests.support.scrape import sums
 
 DECODE = TraceContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, sampled=True)
 """The verifier's span of the session."""
@@ -124,14 +121,6 @@ def settings_of(kind: DrafterKind, target: Path, folder: Path) -> tuple[DrafterS
 
 def tracing_to(receiver: Receiver, settings: DrafterSettings = NGRAM, level: int = 3) -> DrafterSettings:
     return settings.model_copy(update={"trace_endpoint": receiver.address, "trace_level": level})
-
-
-def named(spans: Sequence[ReceivedSpan], name: str) -> list[ReceivedSpan]:
-    return [span for span in spans if span.name == name]
-
-
-def total(spans: Sequence[ReceivedSpan], attribute: str) -> int:
-    return sum(span.attributes[attribute] for span in spans)
 
 
 def rounds_of(spans: Sequence[ReceivedSpan]) -> list[ReceivedSpan]:
@@ -238,19 +227,14 @@ async def test_a_level_that_changes_holds_from_the_next_commits_on_and_a_round_o
 
 async def test_a_coordinators_order_of_what_to_trace_is_obeyed() -> None:
     script = Script()
-    coordinator = Server(CoordinatorSettings(model=Path("unused")), "coordinator", services=[CLUSTER_SERVICE])
-    cluster_pb2_grpc.add_ClusterServiceServicer_to_server(script, coordinator.grpc)
-    address = await coordinator.start()
-    coordinator.ready()
     with receiving() as receiver:
-        settings = tracing_to(receiver, NGRAM.model_copy(update={"coordinator": address}), level=0)
-        async with drafter(settings) as (server, _, _):
+        settings = tracing_to(receiver, level=0).model_copy
+        async with coordinating(script) as at, drafter(settings(update={"coordinator": at})) as (server, _, _):
             assert isinstance(await script.next_report(), Register)
             script.directives.put_nowait(TracingOrder(TraceChanges(level=3)))
             async with asyncio.timeout(WAIT_S):
                 while not server.tracing.wants(3):
                     await asyncio.sleep(0.01)
-    await coordinator.stop()
 
 
 ENDS = {
@@ -308,7 +292,7 @@ async def test_a_scrape_has_the_numbers_of_what_was_done(caplog: pytest.LogCaptu
             await talk.run(traced())
             talk.stream.send((3, traced()))
             await talk.stream.grown(3)
-            scraped = await asyncio.to_thread(scrape, url)
+            scraped = await asyncio.to_thread(sums, url)
     spans = receiver.spans
     assert scraped["specsplit_open_sessions"] == scraped["specsplit_open_streams"] == 1
     assert scraped["specsplit_commits_applied_total"] == 3
@@ -321,16 +305,6 @@ async def test_a_scrape_has_the_numbers_of_what_was_done(caplog: pytest.LogCaptu
     assert scraped["specsplit_draft_time_seconds_sum"] == pytest.approx(seconds, abs=1e-6)
     assert scraped["specsplit_refusals_total"] == 1
     assert scraped["specsplit_kv_pages"] == 0
-
-
-def scrape(url: str) -> dict[str, float]:
-    """Sums by name of sample."""
-    with urlopen(url, timeout=WAIT_S) as reply:
-        families = list(text_string_to_metric_families(reply.read().decode()))
-    found: dict[str, float] = {}
-    for sample in (sample for family in families for sample in family.samples):
-        found[sample.name] = found.get(sample.name, 0) + sample.value
-    return found
 
 
 class CountingClock(ManualClock):

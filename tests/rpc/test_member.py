@@ -96,11 +96,25 @@ def make_coordinator(script: Script) -> Server:
 
 
 @asynccontextmanager
-async def joined(script: Script, ear: Ear | None = None, rank: Rank | None = None) -> AsyncIterator[Membership]:
-    ear = ear or Ear()
+async def coordinating(script: Script) -> AsyncIterator[str]:
+    """A coordinator that does what its script says: where it is."""
     server = make_coordinator(script)
     address = await server.start()
     server.ready()
+    try:
+        yield address
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def joined(script: Script, ear: Ear | None = None, rank: Rank | None = None) -> AsyncIterator[Membership]:
+    async with coordinating(script) as address, joined_at(address, ear or Ear(), rank) as member:
+        yield member
+
+
+@asynccontextmanager
+async def joined_at(address: str, ear: Ear, rank: Rank | None) -> AsyncIterator[Membership]:
     member = Membership(
         partial(dial, address),
         REGISTER,
@@ -121,7 +135,6 @@ async def joined(script: Script, ear: Ear | None = None, rank: Rank | None = Non
     finally:
         running.cancel()
         await asyncio.wait({running})
-    await server.stop()
 
 
 async def test_a_member_registers_first_and_then_reports_its_load_again_and_again() -> None:

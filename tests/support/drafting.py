@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from specsplit.cli.folders import drafts_beside
+from specsplit.cli.local import Child
 from specsplit.membership import Register
+from specsplit.rpc import dial, wait_until_serving
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint
@@ -16,6 +19,19 @@ from tests.drafter.service_toys import drafter
 
 POCKET = Path("models/pocket/target")
 NODE_US = 300
+
+
+@asynccontextmanager
+async def drafter_process(kind: str, **options: object) -> AsyncIterator[Endpoint]:
+    """A drafter that reads no features, in a process of its own, once it serves."""
+    child = Child(kind, "drafter", {"kind": kind, **options}, None)
+    try:
+        address = await asyncio.to_thread(child.wait_listening, 60)
+        async with dial(address) as channel:
+            await wait_until_serving(channel, 60)
+        yield Endpoint(child.name, address)
+    finally:
+        child.kill()
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,6 +65,16 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         """The spans of a name, once there are `count` of them."""
         came = self.wait_for(lambda spans: sum(span.name == name for span in spans) >= count)
         return [span for span in came if span.name == name]
+
+
+def named(spans: Sequence[ReceivedSpan], name: str) -> list[ReceivedSpan]:
+    """Those of a name, in order of time."""
+    return sorted((span for span in spans if span.name == name), key=lambda span: span.start_ns)
+
+
+def total(spans: Sequence[ReceivedSpan], attribute: str) -> int:
+    """The sum of what all of them say of one attribute."""
+    return sum(span.attributes[attribute] for span in spans)
 
 
 @contextmanager

@@ -43,6 +43,16 @@ class Places:
         return Scraped([sample for family in families for sample in family.samples])
 
 
+def sums(url: str) -> dict[str, float]:
+    """What is at an address of metrics, summed up by name of sample."""
+    with urlopen(url, timeout=20) as reply:
+        families = list(text_string_to_metric_families(reply.read().decode()))
+    found: dict[str, float] = {}
+    for sample in (sample for family in families for sample in family.samples):
+        found[sample.name] = found.get(sample.name, 0) + sample.value
+    return found
+
+
 def eventually(holds: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
     """Wait until something holds; `what` says what it was if it does not in time."""
     until = time.monotonic() + within_s

@@ -10,7 +10,6 @@ from specsplit.draft_events import Close, Open, Refuse
 from specsplit.errors import Incompatible
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.membership import HandOver
-from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Grow
 from specsplit.values import Endpoint, Plan, Sampling, SpeculationStatistics, Vocabulary
@@ -20,7 +19,8 @@ from specsplit_verifier.records.events import FromDrafter
 from specsplit_verifier.records.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.sessions.draft_session import NoDrafter
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, DrafterSums, Recently
-from specsplit_verifier.sessions.session import Session, StopRule
+from specsplit_verifier.sessions.session import Session
+from tests.support.sessions import session_of
 
 LAYOUT = FeatureLayout(1, FeatureFormat.FP8_E4M3)
 NEED = FeatureNeed(layers=(1,), hidden_size=1)
@@ -40,9 +40,8 @@ def pool_with_features() -> DrafterPool:
 def session_at(
     pool: DrafterPool, drafter: Endpoint, number: int = 1, temperature: float = 0.0, *, any_drafter: bool = False
 ) -> Session:
-    table = PageTable(PagePool(8, 16))
     request = DecodeRequest("r", (1,), Sampling(temperature, seed=1), any_drafter=any_drafter)
-    session = Session(number, request, Plan(), StopRule(500), table, [1])
+    session = session_of(number, request, most=500)
     session.drafter = NoDrafter(needed=True)
     pool.attach(session, drafter, 0.0)
     assert session.drafter.attached and pool.outgoing()

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import pytest
@@ -38,14 +39,33 @@ Draft = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 OPEN = Open((1, 2), Sampling(), Plan(), Vocabulary(9), 8)
 
 
-async def served(draft: Draft) -> tuple[grpc.aio.Server, str]:
-    """A drafter that answers every stream so, and where it is."""
+@asynccontextmanager
+async def served(draft: Draft) -> AsyncIterator[str]:
+    """A drafter that answers every stream so: where it is."""
     handler = grpc.stream_stream_rpc_method_handler(draft)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DRAFTER_SERVICE, {"Draft": handler}),))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    return server, address
+    try:
+        async with asyncio.timeout(20):
+            yield address
+    finally:
+        await server.stop(None)
+
+
+Heard: TypeAlias = "asyncio.Queue[FromDrafter | DrafterLost]"
+
+
+@asynccontextmanager
+async def streaming(**settings: Any) -> AsyncIterator[tuple[DrafterStreams, Heard]]:
+    """A verifier's streams, closed in the end, and what is heard on them."""
+    heard: Heard = asyncio.Queue()
+    streams = DrafterStreams(VerifierSettings(model=Path("unused"), **settings), SystemClock(), heard.put_nowait)
+    try:
+        yield streams, heard
+    finally:
+        await streams.close()
 
 
 async def why_lost(answer: bytes) -> str:
@@ -56,16 +76,9 @@ async def why_lost(answer: bytes) -> str:
         yield answer
         await asyncio.Event().wait()
 
-    server, address = await served(draft)
-    heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
-    streams = DrafterStreams(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
-    streams.send([(address, 1, OPEN)])
-    try:
-        async with asyncio.timeout(20):
-            event = await heard.get()
-    finally:
-        await streams.close()
-        await server.stop(None)
+    async with served(draft) as address, streaming() as (streams, heard):
+        streams.send([(address, 1, OPEN)])
+        event = await heard.get()
     assert isinstance(event, DrafterLost), event
     return event.why
 
@@ -83,29 +96,16 @@ async def why_lost_in_the_end(say: Callable[[int], bytes], told: int, patience_s
             yield say(opened)
             await asyncio.sleep(0.1)
 
-    server, address = await served(draft)
-    lost = asyncio.get_running_loop().create_future()
-
-    def heard(event: FromDrafter | DrafterLost) -> None:
-        if isinstance(event, DrafterLost) and not lost.done():
-            lost.set_result(event.why)
-
-    streams = DrafterStreams(
-        VerifierSettings(model=Path("unused"), drafter_lost_after_s=patience_s), SystemClock(), heard
-    )
-    streams.send([(address, 1, OPEN)])
-    try:
-        async with asyncio.timeout(20):
-            for opened in count(2):
-                if lost.done():
-                    return await lost
-                streams.send([(address, opened, Open((1,) * told, Sampling(), Plan(), Vocabulary(9), 8))])
-                await asyncio.sleep(0.01)
-        raise AssertionError("no such number")
-    finally:
-        over.set()
-        await streams.close()
-        await server.stop(None)
+    async with served(draft) as address, streaming(drafter_lost_after_s=patience_s) as (streams, heard):
+        streams.send([(address, 1, OPEN)])
+        for opened in count(2):
+            while not heard.empty():
+                if isinstance(event := heard.get_nowait(), DrafterLost):
+                    over.set()
+                    return event.why
+            streams.send([(address, opened, Open((1,) * told, Sampling(), Plan(), Vocabulary(9), 8))])
+            await asyncio.sleep(0.01)
+    raise AssertionError("no such number")
 
 
 async def test_a_drafter_that_reads_nothing_and_says_nothing_all_the_time_is_lost() -> None:
@@ -147,14 +147,11 @@ async def test_a_drafter_that_sends_too_many_events_or_too_many_bad_ones_is_lost
 
 async def worked_on(message: Callable[[int], bytes]) -> tuple[DrafterLost, StreamStatistics, int]:
     """How a drafter is lost that floods one session, what had come of it until then, and the events that the engine was given."""
-    heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
-    streams = DrafterStreams(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
     events = 0
-    async with flooding(message) as drafter, asyncio.timeout(20):
+    async with flooding(message) as drafter, streaming() as (streams, heard), asyncio.timeout(20):
         streams.send([(drafter.address, 1, OPEN)])
         while isinstance(event := await heard.get(), FromDrafter):
             events += len(event.events)
-        await streams.close()
     return event, streams.statistics[drafter.address], events
 
 
@@ -191,27 +188,15 @@ async def test_what_was_meant_for_a_lost_stream_is_not_sent_on_the_next_one() ->
                 told.put_nowait((event.session_id, event.WhichOneof("event") or ""))
         yield b""
 
-    server, address = await served(draft)
-    heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
-    streams = DrafterStreams(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
     commit = Commit(1, 0, (3,))
-    try:
-        async with asyncio.timeout(20):
-            streams.send([(address, 7, OPEN)])
-            assert isinstance(await heard.get(), DrafterLost)
-            old = [(address, 7, event) for event in (commit, Plan(), Features(0, 1, b""), Close())]
-            streams.send([*old, (address, 3, OPEN), *old, (address, 3, commit), (address, 3, Close()), *old])
-            streams.send([(address, 7, OPEN), (address, 7, commit)])
-            assert [await told.get() for _ in range(5)] == [
-                (1, "open"),
-                (1, "commit"),
-                (1, "close"),
-                (2, "open"),
-                (2, "commit"),
-            ]
-    finally:
-        await streams.close()
-        await server.stop(None)
+    async with served(draft) as address, streaming() as (streams, heard):
+        streams.send([(address, 7, OPEN)])
+        assert isinstance(await heard.get(), DrafterLost)
+        old = [(address, 7, event) for event in (commit, Plan(), Features(0, 1, b""), Close())]
+        streams.send([*old, (address, 3, OPEN), *old, (address, 3, commit), (address, 3, Close()), *old])
+        streams.send([(address, 7, OPEN), (address, 7, commit)])
+        first = [(1, "open"), (1, "commit"), (1, "close")]
+        assert [await told.get() for _ in range(5)] == [*first, (2, "open"), (2, "commit")]
 
 
 async def test_what_was_said_of_a_session_before_it_was_closed_is_not_of_what_was_opened_since() -> None:
@@ -227,16 +212,9 @@ async def test_what_was_said_of_a_session_before_it_was_closed_is_not_of_what_wa
                 grows = [(first, Grow(0, (9,), (0,), (3,), (-1.0,))), (again, Grow(0)), (other, Grow(0))]
                 yield draft_response(grows).SerializeToString()
 
-    server, address = await served(draft)
-    heard: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
-    streams = DrafterStreams(VerifierSettings(model=Path("unused")), SystemClock(), heard.put_nowait)
-    try:
-        async with asyncio.timeout(20):
-            streams.send([(address, 7, OPEN), (address, 5, OPEN), (address, 7, Close()), (address, 7, OPEN)])
-            message = await heard.get()
-    finally:
-        await streams.close()
-        await server.stop(None)
+    async with served(draft) as address, streaming() as (streams, heard):
+        streams.send([(address, 7, OPEN), (address, 5, OPEN), (address, 7, Close()), (address, 7, OPEN)])
+        message = await heard.get()
     assert isinstance(message, FromDrafter)
     assert [session for session, _ in message.events] == [OVER, 7, 5]
     assert message.openings == 3, "so many were opened when it came"
@@ -247,8 +225,7 @@ async def test_a_status_with_which_a_drafter_ends_the_stream_is_told_also_where_
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
         yield b""
 
-    server, address = await served(refuse)
-    async with dial(address) as channel, asyncio.timeout(20):
+    async with served(refuse) as address, dial(address) as channel:
         call: Stream = channel.stream_stream(DRAFT)()
 
         async def read() -> str:
@@ -263,7 +240,6 @@ async def test_a_status_with_which_a_drafter_ends_the_stream_is_told_also_where_
             await asyncio.wait([task])
             assert await why_over(call, task) == "UNAUTHENTICATED: who are you?"
         assert isinstance(task.exception(), asyncio.InvalidStateError), "which says nothing of why"
-    await server.stop(None)
 
 
 sizes = st.integers(0, 200)
@@ -303,16 +279,11 @@ async def test_of_very_many_drafters_not_all_are_remembered_and_nothing_that_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(specsplit_verifier.drafters.streams, "REMEMBERED", 3)
-    lost: asyncio.Queue[FromDrafter | DrafterLost] = asyncio.Queue()
-    settings = VerifierSettings(model=Path("unused"), drafter_connect_timeout_s=0.01)
-    streams = DrafterStreams(settings, SystemClock(), lost.put_nowait)
-    try:
+    async with streaming(drafter_connect_timeout_s=0.01) as (streams, heard):
         for number in range(8):
             address = f"127.0.0.1:{number + 1}"
             streams.send([(address, 1, OPEN)])
             streams.statistics[address].messages_received += 1
-            await asyncio.wait_for(lost.get(), 20)
-    finally:
-        await streams.close()
+            await asyncio.wait_for(heard.get(), 20)
     assert [*streams.statistics] == [OTHERS, "127.0.0.1:6", "127.0.0.1:7", "127.0.0.1:8"]
     assert streams.statistics[OTHERS] == StreamStatistics(messages_received=5)

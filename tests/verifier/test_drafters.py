@@ -12,12 +12,11 @@ from typing import TypeAlias
 import grpc
 import pytest
 
-from specsplit.cli.local import Child
 from specsplit.membership import HandOver, Roster
-from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import DecodeRequest
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import Endpoint, Stopping
+from tests.support.drafting import drafter_process
 from tests.support.toys import letter, random_target
 from tests.verifier.conftest import decode, losses, recorded, verifier_over
 
@@ -184,17 +183,13 @@ async def test_a_drafter_of_another_vocabulary_refuses_and_names_both_sides(
     alphabet: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = random_target(tmp_path / "other", 16)
-    child = Child("other", "drafter", {"kind": "standalone", "model": other}, None)
-    try:
-        address = await asyncio.to_thread(child.wait_listening, 60)
-        async with dial(address) as channel:
-            await wait_until_serving(channel, 60)
-        async with verifier_over(alphabet, paced_step_base_ms=3.0) as verifier:
-            with caplog.at_level(logging.WARNING):
-                request = DecodeRequest("r", list(b"a"), stopping=Stopping(400), drafter=Endpoint("other", address))
-                tokens, _ = await decode(verifier, request)  # for a second at least: the drafter may be slow to answer
-    finally:
-        child.kill()
+    async with (
+        drafter_process("standalone", model=other) as endpoint,
+        verifier_over(alphabet, paced_step_base_ms=3.0) as verifier,
+    ):
+        with caplog.at_level(logging.WARNING):
+            request = DecodeRequest("r", list(b"a"), stopping=Stopping(400), drafter=endpoint)
+            tokens, _ = await decode(verifier, request)  # for a second at least: the drafter may be slow to answer
     assert tokens[:3] == list(b"bcd") and len(tokens) == 400
     assert "vocabulary mismatch" in caplog.text and "16 tokens" in caplog.text and "264 tokens" in caplog.text
 

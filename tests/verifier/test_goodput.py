@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import InvalidRequest
-from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
-from specsplit.speculation import Draft, Grow, Mirror
+from specsplit.speculation import Draft, Grow
 from specsplit.values import AS_SET, Adaptive, Control, NoDraftsCause, Plan, PlanChanges
 from specsplit_verifier.policy.acceptance import IDLE
 from specsplit_verifier.policy.account import Account
@@ -27,8 +26,7 @@ from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.records.step import SessionResult, StepResult
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
-from specsplit_verifier.sessions.session import Session, StopRule
-from specsplit_verifier.sessions.wait_policy import WaitPolicy
+from tests.support.sessions import drafting_for, session_of
 from tests.verifier.test_ema import STEP
 
 LAUNCHED = Plan(num_steps=3, num_draft_tokens=8, topk=3)
@@ -100,14 +98,14 @@ def test_a_step_shown_as_one_of_0_steps_counts_as_drafted_and_one_whose_plan_has
 
 def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew() -> None:
     bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
-    session = Session(1, DecodeRequest("r", (1,)), bounds, StopRule(50), PageTable(PagePool(8, 16)), [1])
+    session = session_of(plan=bounds)
 
     def turned() -> list[Plan]:
         chooser.meet([session])
         return [plan for _, plan in chooser.resting_changes([session], lambda wishes: wishes.over(bounds))]
 
     def drafted_by(address: str) -> None:
-        session.drafter = DraftSession(address, Mirror(1, 1, 0, 50, 100), WaitPolicy())
+        session.drafter = drafting_for(address=address)
 
     drafted_by("slow")
     assert isinstance(session.drafter, DraftSession) and not session.drafter.drafter_ready
@@ -132,9 +130,9 @@ def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew()
 
 def test_a_wait_that_a_step_beside_prompts_cut_short_says_nothing_of_what_waits_bring() -> None:
     bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
-    session = Session(1, DecodeRequest("r", (1,)), bounds, StopRule(50), PageTable(PagePool(8, 16)), [1])
+    session = session_of(plan=bounds)
     for number in range(100):
-        drafter = session.drafter = DraftSession("quick", Mirror(1, 1, 0, 50, 100), WaitPolicy())
+        drafter = session.drafter = drafting_for(address="quick")
         drafter.begin(0, float(number))
         chooser.meet([session])
         spending = chooser.spending([session], StepCost(base_s=0.02), LAUNCHED)
@@ -145,7 +143,7 @@ def test_a_wait_that_a_step_beside_prompts_cut_short_says_nothing_of_what_waits_
 def test_a_request_that_wants_no_drafts_is_left_alone() -> None:
     bounds, wishes, chooser = GoodputController(24).plan(LAUNCHED, 1), PlanChanges(num_steps=0), StepChooser()
     request = DecodeRequest("r", (1,), plan=wishes)
-    session = Session(1, request, wishes.over(bounds), StopRule(50), PageTable(PagePool(8, 16)), [1])
+    session = session_of(1, request, wishes.over(bounds))
     chooser.meet([session])
     assert list(chooser.resting_changes([session], lambda wishes: wishes.over(bounds))) == []
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from specsplit.cli.local import Child
 from specsplit.errors import SpecsplitError
-from specsplit.rpc import code_of, dial, wait_until_serving
+from specsplit.rpc import code_of
 from specsplit.sessions import DecodeRequest, Tokens
-from specsplit.values import Endpoint, Sampling, Stopping
+from specsplit.values import Sampling, Stopping
 from specsplit_verifier.edge.verifier import Verifier
+from tests.support.drafting import drafter_process
 from tests.support.toys import alphabet_target
 from tests.verifier.conftest import decode, verifier_over
 
@@ -57,20 +57,15 @@ async def test_a_draft_without_numbers_costs_its_session_nothing_but_drafts(
     """The drafter proposes k after c, which the target does not; the NaN of that node reaches the whole tree."""
     folder = alphabet_target(tmp_path / "target", broken="k")
     draft = alphabet_target(tmp_path / "draft", wrong={"c": "k"})
-    child = Child("standalone", "drafter", {"kind": "standalone", "model": draft}, None)
     serial = {"draft_ahead": False, "wait_budget_us": 5_000_000}
-    try:
-        address = await asyncio.to_thread(child.wait_listening, 60)
-        async with dial(address) as channel:
-            await wait_until_serving(channel, 60)
-        async with verifier_over(folder, **serial) as verifier:
-            endpoint = Endpoint(child.name, address)
-            text, _ = await until_it_fails(verifier, DecodeRequest("r", b"a", stopping=Stopping(20), drafter=endpoint))
-            until_k, end = await decode(
-                verifier, DecodeRequest("r", b"d", stopping=Stopping(20, (ord("k"),)), drafter=endpoint)
-            )
-    finally:
-        child.kill()
+    async with (
+        drafter_process("standalone", model=draft) as endpoint,
+        verifier_over(folder, **serial) as verifier,
+    ):
+        text, _ = await until_it_fails(verifier, DecodeRequest("r", b"a", stopping=Stopping(20), drafter=endpoint))
+        until_k, end = await decode(
+            verifier, DecodeRequest("r", b"d", stopping=Stopping(20, (ord("k"),)), drafter=endpoint)
+        )
     assert text == b"bcdefghijk"
     assert re.search("session 1: .* going on without drafts", caplog.text)
     assert bytes(until_k) == b"efghij"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +10,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from specsplit.cli.local import Child
 from specsplit.errors import InvalidRequest
 from specsplit.membership import Roster
-from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.v1 import verifier_pb2
 from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
 from specsplit.wire.verifier import decode_from_wire
+from tests.support.drafting import drafter_process
 from tests.support.sampling import processors
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
@@ -45,18 +42,6 @@ CHAIN = PlanChanges(num_steps=4, topk=1, draft_ahead=False, wait_budget_us=10_00
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_target(tmp_path_factory.mktemp("target"), VOCAB)
-
-
-@asynccontextmanager
-async def drafting(kind: str, **options: object) -> AsyncIterator[Endpoint]:
-    child = Child(kind, "drafter", {"kind": kind, **options}, None)
-    try:
-        address = await asyncio.to_thread(child.wait_listening, 60)
-        async with dial(address) as channel:
-            await wait_until_serving(channel, 60)
-        yield Endpoint(child.name, address)
-    finally:
-        child.kill()
 
 
 def by_transformers(model: PreTrainedModel, prompt: list[int], asked: Sampling) -> list[int]:
@@ -90,7 +75,10 @@ async def test_a_drafter_that_is_the_target_is_accepted_whole(folder: Path, temp
     """Both sides compute the same: what is committed, what is drafted above a node, which of it was generated."""
     asked = [replace(each, temperature=temperature, top_k=20, seed=4) for each in ASKED.values()]
     wanted = [(prompt, each) for prompt in PROMPTS for each in asked]
-    async with drafting("standalone", model=folder) as drafter, verifier_over(folder, max_sessions=32) as verifier:
+    async with (
+        drafter_process("standalone", model=folder) as drafter,
+        verifier_over(folder, max_sessions=32) as verifier,
+    ):
         alone = await asyncio.gather(*(decode(verifier, request(*each)) for each in wanted))
         drafted = await asyncio.gather(*(decode(verifier, request(*each, drafter)) for each in wanted))
     assert [tokens for tokens, _ in drafted] == [tokens for tokens, _ in alone]
@@ -103,7 +91,7 @@ async def test_text_is_the_same_with_a_drafter_that_knows_no_penalties(folder: P
     asked = [replace(each, temperature=temperature, seed=5) for each in ASKED.values()]
     wanted = [(prompt, each) for prompt in PROMPTS for each in asked]
 
-    async with drafting("ngram") as drafter, verifier_over(folder, max_sessions=32) as verifier:
+    async with drafter_process("ngram") as drafter, verifier_over(folder, max_sessions=32) as verifier:
         alone = await asyncio.gather(*(decode(verifier, request(*each)) for each in wanted))
         drafted = await asyncio.gather(*(decode(verifier, request(*each, drafter)) for each in wanted))
     assert [tokens for tokens, _ in drafted] == [tokens for tokens, _ in alone]
@@ -114,12 +102,12 @@ async def test_a_drafter_that_comes_in_the_middle_knows_what_was_generated(folde
     async with verifier_over(folder) as verifier:
         alone, _ = await decode(verifier, request(PROMPTS[0], asked))
     async with (
-        drafting("standalone", model=folder) as second,
+        drafter_process("standalone", model=folder) as second,
         verifier_over(folder, paced_step_base_ms=50.0) as verifier,
     ):
         steps = recorded(verifier)
         verifier.engine.post(Roster((second,)))
-        async with drafting("standalone", model=folder) as first:
+        async with drafter_process("standalone", model=folder) as first:
             events = verifier.decode(request(PROMPTS[0], asked, first))
             begun = [await anext(events) for _ in range(3)]
         rest = [event async for event in events]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.ranks.lockstep import Agreed, Proposal
-from specsplit.sessions import DecodeRequest
-from specsplit.speculation import Grow, Mirror
+from specsplit.speculation import Grow
 from specsplit.values import Adaptive, Control, Plan, PlanChanges
 from specsplit_verifier.policy.adaptive.controller import Controller
 from specsplit_verifier.policy.adaptive.goodput import GoodputController
 from specsplit_verifier.policy.planner import Batch, Pause, Planner
 from specsplit_verifier.sessions.draft_session import DraftSession
-from specsplit_verifier.sessions.session import Session, StopRule
-from specsplit_verifier.sessions.wait_policy import WaitPolicy
+from specsplit_verifier.sessions.session import Session
+from tests.support.sessions import drafting_for, session_of
 from tests.verifier.test_goodput import step
 
 AHEAD = Plan(num_steps=3, topk=2, num_draft_tokens=4, wait_budget_us=1_000_000)
@@ -36,9 +34,8 @@ def planning(*, grouped: bool = False) -> Planner:
 
 def drafted(number: int, plan: Plan = AHEAD, *, read: int = 9) -> Session:
     """A session of 10 tokens whose drafter, which answers within 5 ms, has just been told of it."""
-    table = PageTable(PagePool(8, 16))
-    session = Session(number, DecodeRequest("r", (1,) * 10), plan, StopRule(50), table, [1] * 10, read)
-    session.drafter = DraftSession("drafter", Mirror(number, 1, 9, 50, 100), WaitPolicy())
+    session = session_of(number, plan=plan, tokens=10, read=read)
+    session.drafter = drafting_for(number, root=9)
     session.drafter.begin(9, now=0.0)
     return session
 

@@ -11,19 +11,17 @@ from pathlib import Path
 import pytest
 
 from specsplit.features import LAST, FeatureNeed
-from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.settings import VerifierSettings
-from specsplit.speculation import Grow, Mirror
+from specsplit.speculation import Grow
 from specsplit.values import Adaptive, Control, Endpoint, FinishReason, Plan, PlanChanges, Stopping, Vocabulary
 from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.policy.planner import Planner
-from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
-from specsplit_verifier.sessions.session import Session, StopRule
-from specsplit_verifier.sessions.wait_policy import WaitPolicy
+from specsplit_verifier.sessions.draft_session import NoDrafter
 from tests.drafter.service_toys import drafter
+from tests.support.sessions import drafting_for, session_of
 from tests.support.toys import alphabet_target
 from tests.verifier.conftest import decode, recorded, verifier_over
 from tests.verifier.reader import features_of, reading, three_layers
@@ -63,8 +61,8 @@ def follows_the_alphabet(written: Sequence[int]) -> bool:
 def test_a_session_is_replanned_and_its_drafter_is_told() -> None:
     request = DecodeRequest("r", (1,), plan=PlanChanges(topk=3))
     planner = Planner(Plan(num_steps=5, topk=4, num_draft_tokens=8), 100)
-    session = Session(1, request, planner.plan_of(request.plan), StopRule(50), PageTable(PagePool(8, 16)), [1])
-    session.drafter = DraftSession("drafter", Mirror(1, 1, 0, 50, 100), WaitPolicy())
+    session = session_of(1, request, planner.plan_of(request.plan))
+    session.drafter = drafting_for()
     planner.replan(PlanChanges(num_steps=9, topk=8, num_draft_tokens=64, wait_budget_us=5, draft_ahead=False))
     pool = DrafterPool(Vocabulary(100), 50)
     wanted = planner.plan_of(request.plan)
@@ -94,8 +92,8 @@ def test_an_operator_puts_another_controller_in_the_place_of_the_launched_one_an
 
 def test_a_drafter_that_rested_is_waited_for_again_once_it_is_told_of_another_plan() -> None:
     serial = Plan(draft_ahead=False, wait_budget_us=1_000_000)
-    session = Session(1, DecodeRequest("r", (1,)), serial, StopRule(50), PageTable(PagePool(8, 16)), [1])
-    drafter = session.drafter = DraftSession("drafter", Mirror(1, 1, 0, 50, 100), WaitPolicy())
+    session = session_of(plan=serial)
+    drafter = session.drafter = drafting_for()
     drafter.begin(0, now=0.0)
     drafter.grow(Grow(0, (1,), (0,), (7,), (-0.5,), resting=True), 0.1)
     drafter.apply_grows(session.tree_limits, prefilling=False)

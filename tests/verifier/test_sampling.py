@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,9 @@ import torch
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from specsplit.cli.local import Child
-from specsplit.rpc import dial, wait_until_serving
 from specsplit.sessions import DecodeRequest
-from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
+from specsplit.values import PlanChanges, Sampling, Stopping
+from tests.support.drafting import drafter_process
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
 
@@ -28,31 +26,12 @@ SESSIONS = 900
 PROMPT = [3, 7, 1, 3, 7, 1, 3]
 
 
-def started(kind: str, **options: object) -> Child:
-    return Child(kind, "drafter", {"kind": kind, **options}, None)
-
-
-@pytest.fixture
-def ngram() -> Iterator[Child]:
-    child = started("ngram")
-    try:
-        child.wait_listening(60)
-        yield child
-    finally:
-        child.kill()
-
-
-async def serving(child: Child) -> Endpoint:
-    address = await asyncio.to_thread(child.wait_listening, 60)
-    async with dial(address) as channel:
-        await wait_until_serving(channel, 60)
-    return Endpoint(child.name, address)
-
-
-async def test_sampled_tokens_follow_the_targets_distribution(tmp_path: Path, ngram: Child) -> None:
+async def test_sampled_tokens_follow_the_targets_distribution(tmp_path: Path) -> None:
     folder = random_target(tmp_path, VOCAB)
-    endpoint = await serving(ngram)
-    async with verifier_over(folder, max_sessions=900, kv_tokens=65536, paced_step_base_ms=2.0) as verifier:
+    async with (
+        drafter_process("ngram") as endpoint,
+        verifier_over(folder, max_sessions=900, kv_tokens=65536, paced_step_base_ms=2.0) as verifier,
+    ):
         serial = PlanChanges(draft_ahead=False)  # a step waits for drafts, however busy the machine is
         requests = [
             DecodeRequest(str(seed), PROMPT, Sampling(1.0, seed=seed), Stopping(4), serial, drafter=endpoint)
@@ -94,28 +73,20 @@ def p_value(counts: Counter[int], probabilities: np.ndarray) -> float:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 async def test_predicted_and_observed_survival_agree(temperature: float) -> None:
-    pocket = Path("models/pocket")
-    child = started("standalone", model=pocket / "draft")
-    try:
-        endpoint = await serving(child)
-        # Full trees, however busy the machine, and a plan that does not choose among them by what it expects of them.
-        serial = {"adaptive": "static", "draft_ahead": False, "wait_budget_us": 5_000_000}
-        async with verifier_over(pocket / "target", max_sessions=16, **serial) as verifier:
-            steps = recorded(verifier)
-            requests = [
-                DecodeRequest(
-                    str(seed),
-                    prompt,
-                    Sampling(temperature, seed=seed),
-                    Stopping(80, ignore_eos=True),
-                    drafter=endpoint,
-                )
-                for seed, prompt in enumerate(beginnings(pocket / "target", 12))
-            ]
-            await asyncio.gather(*(decode(verifier, request) for request in requests))
-            records = steps[10:]
-    finally:
-        child.kill()
+    pocket, stopping = Path("models/pocket"), Stopping(80, ignore_eos=True)
+    # Full trees, however busy the machine, and a plan that does not choose among them by what it expects of them.
+    serial = {"adaptive": "static", "draft_ahead": False, "wait_budget_us": 5_000_000}
+    async with (
+        drafter_process("standalone", model=pocket / "draft") as endpoint,
+        verifier_over(pocket / "target", max_sessions=16, **serial) as verifier,
+    ):
+        steps = recorded(verifier)
+        requests = [
+            DecodeRequest(str(seed), prompt, Sampling(temperature, seed=seed), stopping, drafter=endpoint)
+            for seed, prompt in enumerate(beginnings(pocket / "target", 12))
+        ]
+        await asyncio.gather(*(decode(verifier, request) for request in requests))
+        records = steps[10:]
     taken = [session for record in records for session in record.sessions]
     predicted = np.exp(np.concatenate([session.draft.log_survivals[1:] for session in taken]))
     accepted = np.concatenate(

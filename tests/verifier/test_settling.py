@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from specsplit.draft_events import Close, FeaturesRead
 from specsplit.errors import IllegalEvent, InvalidRequest
 from specsplit.features import FeatureLayout, Features
-from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.records import DraftCounters
-from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Commit, Grow, Mirror, Original
 from specsplit.tree import TokenTree
 from specsplit.values import Plan, Vocabulary
@@ -22,8 +20,9 @@ from specsplit_verifier.records.events import FromDrafter
 from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.records.step import Accepted
 from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
-from specsplit_verifier.sessions.session import Session, StopRule
+from specsplit_verifier.sessions.session import Session
 from specsplit_verifier.sessions.wait_policy import PROBED, WaitPolicy
+from tests.support.sessions import session_of
 from tests.support.trees import NewNode, Seen, grow_nodes
 
 VOCAB, MAX_NODES = 4, 24
@@ -184,10 +183,8 @@ class World:
         self.pool = DrafterPool(Vocabulary(VOCAB), MAX_NODES)
         self.running: dict[int, Session] = {}
         for number in (1, 2):
-            table = PageTable(PagePool(8, 16))
-            session = Session(number, DecodeRequest("r", (1,)), Plan(), StopRule(50), table, [1])
-            session.drafter = drafting()
-            self.running[number] = session
+            self.running[number] = session_of(number)
+            self.running[number].drafter = drafting()
 
     def receive(self, *events: tuple[int, Grow | FeaturesRead]) -> list[tuple[str, int, object]]:
         self.pool.received(FromDrafter("drafter", events), self.running, 0.5)

@@ -7,20 +7,20 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
-from specsplit.values import Endpoint, Plan, Sampling, Vocabulary
+from specsplit.values import Endpoint, Sampling, Vocabulary
 from specsplit_verifier.drafters.pool import ALIKE, KNOWN_STEPS, DrafterPool, spread
 from specsplit_verifier.sessions.draft_session import NoDrafter
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
-from specsplit_verifier.sessions.session import Session, StopRule
+from specsplit_verifier.sessions.session import Session
+from tests.support.sessions import session_of
 
 DRAFTERS = [Endpoint(f"d{i}", f"d{i}:1") for i in range(6)]
 
 
 def attached(pool: DrafterPool, number: int, drafter: Endpoint) -> Session:
     request = DecodeRequest("r", (1,), Sampling(), drafter=drafter)
-    session = Session(number, request, Plan(), StopRule(500), PageTable(PagePool(8, 16)), [1])
+    session = session_of(number, request, most=500)
     session.drafter = NoDrafter(needed=True)
     pool.attach(session, drafter, 0.0)
     assert session.drafter.attached

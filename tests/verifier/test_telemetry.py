@@ -9,24 +9,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.request import urlopen
 
 import grpc
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from specsplit.clock import SystemClock
 from specsplit.membership import PlanOrder, Register, Roster, TracingOrder
-from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.observe import TraceContext, Tracing
 from specsplit.observe.otlp import OtlpSink
 from specsplit.observe.span_table import DECODE_CALL, problems_of, row, rows_at
 from specsplit.records import TurnCosts
-from specsplit.rpc import CLUSTER_SERVICE, Server, dial, wait_until_serving
+from specsplit.rpc import Server, dial, wait_until_serving
 from specsplit.sessions import DecodeRequest, Finished
-from specsplit.settings import CoordinatorSettings, VerifierSettings
-from specsplit.speculation import Draft, Grow, Mirror
-from specsplit.v1 import cluster_pb2_grpc, drafter_pb2, verifier_pb2_grpc
+from specsplit.settings import VerifierSettings
+from specsplit.speculation import Draft, Grow
+from specsplit.v1 import drafter_pb2, verifier_pb2_grpc
 from specsplit.values import (
     DrafterKind,
     Endpoint,
@@ -44,11 +41,12 @@ from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.records.step import Accepted, StepResult
 from specsplit_verifier.report.spans import Spans
 from specsplit_verifier.sessions.draft_session import DraftSession
-from specsplit_verifier.sessions.session import Session, StopRule
-from specsplit_verifier.sessions.wait_policy import WaitPolicy
+from specsplit_verifier.sessions.session import Session
 from tests.drafter.service_toys import drafter
-from tests.rpc.test_member import Script
-from tests.support.otlp import ReceivedSpan, receiving
+from tests.rpc.test_member import Script, coordinating
+from tests.support.otlp import ReceivedSpan, named, receiving, total
+from tests.support.scrape import sums
+from tests.support.sessions import drafting_for, session_of
 from tests.verifier.conftest import decode, recorded, verifier_over
 from tests.verifier.test_drafters import scripted
 from tests.verifier.test_ema import STEP
@@ -112,14 +110,6 @@ async def serving(folder: Path, **settings: Any) -> AsyncIterator[Serving]:
         server.leave()
         async with asyncio.timeout(WAIT_S):
             await asyncio.wait({task})
-
-
-def named(spans: Sequence[ReceivedSpan], name: str) -> list[ReceivedSpan]:
-    return sorted((span for span in spans if span.name == name), key=lambda span: span.start_ns)
-
-
-def total(spans: Sequence[ReceivedSpan], attribute: str) -> int:
-    return sum(span.attributes[attribute] for span in spans)
 
 
 def inside(child: ReceivedSpan, parent: ReceivedSpan) -> bool:
@@ -305,7 +295,7 @@ async def test_a_scrape_agrees_with_what_callers_are_told(alphabet: Path, caplog
                 (await verifier.decode(b"zzzzyzzzyzyzzyzyza"))[1],
                 (await verifier.decode(drafts=False))[1],
             ]
-            scraped = await asyncio.to_thread(scrape, url)
+            scraped = await asyncio.to_thread(sums, url)
     told = [end.speculation for end in ends]
     assert scraped["specsplit_session_steps_total"] == sum(each.steps for each in told)
     assert scraped["specsplit_drafted_tokens_total"] == sum(each.drafted for each in told) > 0
@@ -327,26 +317,11 @@ async def test_a_scrape_agrees_with_what_callers_are_told(alphabet: Path, caplog
     assert scraped["specsplit_plan_switches_total"] == scraped["specsplit_failovers_total"] == 0
 
 
-def scrape(url: str) -> dict[str, float]:
-    """Sums by name of sample."""
-    with urlopen(url, timeout=WAIT_S) as reply:
-        families = list(text_string_to_metric_families(reply.read().decode()))
-    found: dict[str, float] = {}
-    for sample in (sample for family in families for sample in family.samples):
-        found[sample.name] = found.get(sample.name, 0) + sample.value
-    return found
-
-
 async def test_the_coordinators_orders_are_obeyed(alphabet: Path, caplog: pytest.LogCaptureFixture) -> None:
     script = Script()
-    coordinator = Server(CoordinatorSettings(model=Path("unused")), "coordinator", services=[CLUSTER_SERVICE])
-    cluster_pb2_grpc.add_ClusterServiceServicer_to_server(script, coordinator.grpc)
-    address = await coordinator.start()
-    coordinator.ready()
     with caplog.at_level("INFO"), receiving() as receiver:
-        async with serving(
-            alphabet, metrics_listen="127.0.0.1:0", coordinator=address, trace_endpoint=receiver.address, trace_level=0
-        ) as verifier:
+        told = {"metrics_listen": "127.0.0.1:0", "trace_endpoint": receiver.address, "trace_level": 0}
+        async with coordinating(script) as address, serving(alphabet, coordinator=address, **told) as verifier:
             (url,) = re.findall(r"http://\S+/metrics", caplog.text)
             assert isinstance(await script.next_report(), Register)
             for _ in range(2):
@@ -355,9 +330,8 @@ async def test_the_coordinators_orders_are_obeyed(alphabet: Path, caplog: pytest
             async with asyncio.timeout(WAIT_S):
                 while not verifier.server.tracing.wants(3):
                     await asyncio.sleep(0.01)
-                while (scraped := await asyncio.to_thread(scrape, url))["specsplit_plan_switches_total"] == 0:
+                while (scraped := await asyncio.to_thread(sums, url))["specsplit_plan_switches_total"] == 0:
                     await asyncio.sleep(0.01)
-    await coordinator.stop()
     assert scraped["specsplit_plan_switches_total"] == 1, "told twice, changed once"
 
 
@@ -404,15 +378,13 @@ async def test_every_node_that_came_is_accounted_for(alphabet: Path) -> None:
     assert any(r.drafts.round_trips_s for r in records)
 
 
-def session_of(resting: bool, *nodes: tuple[int, int, int]) -> tuple[Session, Draft]:
+def grown(resting: bool, *nodes: tuple[int, int, int]) -> tuple[Session, Draft]:
     """A session at root 1 whose drafter has grown (id, parent, token)s, and the step that it takes over the first two levels."""
     plan = Plan(num_steps=1, topk=2, num_draft_tokens=3)
-    request = DecodeRequest("r", (1,))
-    session = Session(1, request, plan, StopRule(50), PageTable(PagePool(8, 16)), [1])
-    mirror = Mirror(1, 1, 0, 50, 100)
-    session.drafter = DraftSession("drafter", mirror, WaitPolicy())
+    session, drafter = session_of(plan=plan), drafting_for()
+    session.drafter = drafter
     ids, parents, tokens = zip(*nodes, strict=True) if nodes else ((), (), ())
-    mirror.grow(Grow(0, ids, parents, tokens, [-0.1 * each for each in ids], resting))
+    drafter.mirror.grow(Grow(0, ids, parents, tokens, [-0.1 * each for each in ids], resting))
     return session, session.take(session.tree_limits)
 
 
@@ -435,7 +407,7 @@ CHAIN = ((1, 0, 11), (2, 0, 12), (3, 1, 21), (4, 1, 22), (5, 3, 31))
 def test_a_miss_has_a_cause_and_a_commit_cuts_off_what_was_not_taken(
     resting: bool, nodes: tuple[tuple[int, int, int], ...], path: list[int], bonus: int, miss: Miss | None, cut: int
 ) -> None:
-    session, draft = session_of(resting, *nodes)
+    session, draft = grown(resting, *nodes)
     assert len(draft.tokens) == min(3, 1 + len(nodes))
     result = session.commit(draft, Accepted(path, bonus), now=0.0)
     assert (result.hit, result.miss, result.reroot.cut) == (miss is None, miss, cut)

@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
-from specsplit.speculation import Grow, Mirror
+from specsplit.speculation import Grow
 from specsplit.values import Adaptive, Control, Endpoint, NoDrafts, NoDraftsCause, Plan, PlanChanges
 from specsplit_verifier.policy.account import Account
 from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.policy.budget import Line, fixed, spend
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.records.undrafted import MOSTLY, Undrafted
-from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.draft_session import NoDrafter
 from specsplit_verifier.sessions.session import Session, StopRule
-from specsplit_verifier.sessions.wait_policy import WaitPolicy
+from tests.support.sessions import drafting_for, session_of
 
 PRICE = NoDrafts(NoDraftsCause.PRICE, 4, 1.9, 1.4)
 causes = st.sampled_from(NoDraftsCause)
@@ -78,7 +77,7 @@ def test_what_a_verifier_counts_is_of_lately() -> None:
 
 
 def session(request: DecodeRequest, plan: Plan | None = None) -> Session:
-    made = Session(1, request, plan or Plan(), StopRule(50), PageTable(PagePool(8, 16)), [1])
+    made = session_of(1, request, plan)
     made.table.reserve(16)
     made.drafter = NoDrafter(needed=request.drafter is not None)
     return made
@@ -101,7 +100,7 @@ def test_who_has_no_drafter_says_why() -> None:
 
 def test_who_has_a_drafter_says_what_it_had_for_the_step() -> None:
     made = session(DecodeRequest("r", (1,), drafter=AT), Plan(draft_ahead=False))
-    drafter = made.drafter = DraftSession("h:1", Mirror(1, 1, 0, 50, 100), WaitPolicy())
+    drafter = made.drafter = drafting_for(address="h:1")
     drafter.begin(0, now=0.0)
     assert made.undrafted is NoDraftsCause.LATE
     drafter.mirror.grow(Grow(0, resting=True))
