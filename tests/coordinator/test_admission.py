@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import AbstractContextManager
 
 import pytest
@@ -20,8 +21,13 @@ from specsplit_coordinator.requests.fair_queue import QueueOwner
 
 
 @pytest.fixture
-def registry() -> Registry:
-    return Registry(Vocabulary(50), ManualClock(), 2.0)
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def registry(clock: ManualClock) -> Registry:
+    return Registry(Vocabulary(50), clock, 2.0)
 
 
 def join(registry: Registry, name: str, max_sessions: int = 1, group: GroupRank | None = None) -> MemberState:
@@ -42,6 +48,13 @@ async def enter(admission: Admission) -> Lease:
 async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+async def asking(lease: Coroutine[object, object, Lease]) -> asyncio.Task[Lease]:
+    """A request that asks for a place, once it has one or waits."""
+    task = asyncio.create_task(lease)
+    await settle()
+    return task
 
 
 async def test_requests_wait_in_order_and_are_refused_with_a_hint_when_the_queue_is_full(registry: Registry) -> None:
@@ -74,8 +87,7 @@ async def test_a_newcomer_does_not_overtake_and_a_new_verifier_serves_who_waits(
     join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     await enter(admission)
-    waiting = asyncio.create_task(enter(admission))
-    await settle()
+    waiting = await asking(enter(admission))
     join(registry, "v2", max_sessions=2)
     assert (await waiting).verifier.member_id == "v2"
     assert (await enter(admission)).verifier.member_id == "v2"
@@ -85,8 +97,7 @@ async def test_who_waits_is_told_when_the_last_verifier_goes(registry: Registry)
     member = join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     await enter(admission)
-    waiting = asyncio.create_task(enter(admission))
-    await settle()
+    waiting = await asking(enter(admission))
     registry.remove(member, "it left")
     with pytest.raises(Unavailable):
         await waiting
@@ -97,8 +108,7 @@ async def test_who_waits_for_a_verifier_that_is_away_takes_another_that_comes_by
     member = join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     await enter(admission)
-    waiting = asyncio.create_task(enter(admission))
-    await settle()
+    waiting = await asking(enter(admission))
     registry.on_stream_ended(member, "its stream ended")
     other = join(registry, "v1", max_sessions=2)
     assert other is not member and member.lost_because == "another has its name now"
@@ -109,8 +119,7 @@ async def test_who_gives_up_waiting_leaves_the_queue(registry: Registry) -> None
     member = join(registry, "v1")
     admission = Admission(registry, max_queue=1, retry_after_s=1)
     lease = await enter(admission)
-    waiting = asyncio.create_task(enter(admission))
-    await settle()
+    waiting = await asking(enter(admission))
     waiting.cancel()
     await asyncio.wait({waiting})
     assert admission.queued == 0
@@ -122,8 +131,7 @@ async def test_a_place_given_in_the_very_moment_of_giving_up_goes_back(registry:
     member = join(registry, "v1")
     admission = Admission(registry, max_queue=1, retry_after_s=1)
     lease = await enter(admission)
-    waiting = asyncio.create_task(enter(admission))
-    await settle()
+    waiting = await asking(enter(admission))
     lease.release()
     waiting.cancel()
     await asyncio.wait({waiting})
@@ -179,10 +187,8 @@ async def test_a_request_that_a_verifier_let_down_goes_ahead_of_the_others(regis
     join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     first = await enter(admission)
-    waiting = asyncio.create_task(enter(admission))
-    await settle()
-    again = asyncio.create_task(admission.acquire(again=True))
-    await settle()
+    waiting = await asking(enter(admission))
+    again = await asking(admission.acquire(again=True))
     first.release()
     await settle()
     assert again.done() and not waiting.done()
@@ -203,9 +209,7 @@ async def test_a_trial_ends_with_the_first_event_or_with_the_lease(registry: Reg
     assert (admission.running, member.running) == (0, 0)
 
 
-async def test_who_lost_a_verifier_waits_for_one_and_only_so_long() -> None:
-    clock = ManualClock()
-    registry = Registry(Vocabulary(50), clock, 2.0)
+async def test_who_lost_a_verifier_waits_for_one_and_only_so_long(registry: Registry, clock: ManualClock) -> None:
     member = join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
     (await enter(admission)).release()
@@ -228,20 +232,18 @@ async def test_who_lost_a_verifier_waits_for_one_and_only_so_long() -> None:
     assert admission.queued == 0
 
 
-async def test_who_was_let_down_waits_for_a_verifier_that_can_hold_it_and_only_so_long() -> None:
+async def test_who_was_let_down_waits_for_a_verifier_that_can_hold_it_and_only_so_long(
+    registry: Registry, clock: ManualClock
+) -> None:
     """A smaller one would refuse it as no request that it could ever serve, and end an answer of which some has been told."""
-    clock = ManualClock()
-    registry = Registry(Vocabulary(50), clock, 2.0)
     small, wanted = join(registry, "small", max_sessions=2), PlacementRequest(range(500), 100)
     admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
-    again = asyncio.create_task(admission.acquire(wanted, again=True))
-    await settle()
+    again = await asking(admission.acquire(wanted, again=True))
     assert not again.done(), "its context is of 512 tokens"
     large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
     assert (await again).verifier is large
     registry.remove(large, "it was killed")
-    again = asyncio.create_task(admission.acquire(wanted, again=True))
-    await settle()
+    again = await asking(admission.acquire(wanted, again=True))
     clock.advance(3.1)
     admission.serve_waiting()
     with pytest.raises(Unavailable, match="no verifier took it over in 3 s: no verifier that is there can hold this"):
@@ -254,8 +256,7 @@ async def test_a_new_request_that_only_a_verifier_could_hold_that_is_away_waits_
     large = registry.register(Register("large", "a:1", ModelInfo("toy", Vocabulary(50), 600), 1))
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     registry.on_stream_ended(large, "its stream ended")
-    waiting = asyncio.create_task(admission.acquire(PlacementRequest(range(500), 100)))
-    await settle()
+    waiting = await asking(admission.acquire(PlacementRequest(range(500), 100)))
     assert not waiting.done()
     registry.register(large.who)
     assert (await waiting).verifier is large
@@ -305,29 +306,25 @@ async def test_a_second_word_of_one_session_makes_up_for_no_failure_of_others(re
     assert member.breaker.failures == 1
 
 
-async def test_who_waits_for_a_sound_verifier_holds_up_nobody() -> None:
-    registry = Registry(Vocabulary(50), ManualClock(), 2.0)
+async def test_who_waits_for_a_sound_verifier_holds_up_nobody(registry: Registry) -> None:
     member = join(registry, "v1", max_sessions=2)
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     member.breaker.failed()
-    again = asyncio.create_task(admission.acquire(again=True))
-    await settle()
-    other = asyncio.create_task(enter(admission))
-    await settle()
+    again = await asking(admission.acquire(again=True))
+    other = await asking(enter(admission))
     assert other.done() and other.result().verifier is member, "and no sweep is waited for"
     assert not again.done() and admission.queued == 1
     again.cancel()
     await asyncio.wait({again})
 
 
-async def test_a_verifier_that_fails_every_try_is_not_waited_for_for_ever() -> None:
-    clock = ManualClock()
-    registry = Registry(Vocabulary(50), clock, 2.0)
+async def test_a_verifier_that_fails_every_try_is_not_waited_for_for_ever(
+    registry: Registry, clock: ManualClock
+) -> None:
     member = join(registry, "v1")
     admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
     member.breaker.failed()
-    again = asyncio.create_task(admission.acquire(again=True))
-    await settle()
+    again = await asking(admission.acquire(again=True))
     while not again.done() and clock.now() < 60:
         clock.advance(0.5)
         if member.breaker.admits:  # somebody else's turn
@@ -340,17 +337,16 @@ async def test_a_verifier_that_fails_every_try_is_not_waited_for_for_ever() -> N
         await again
 
 
-async def test_a_rank_that_keeps_failing_closes_its_group_only_for_as_long_as_a_dying_one_looks_alive() -> None:
-    clock = ManualClock()
-    registry = Registry(Vocabulary(50), clock, 2.0)
+async def test_a_rank_that_keeps_failing_closes_its_group_only_for_as_long_as_a_dying_one_looks_alive(
+    registry: Registry, clock: ManualClock
+) -> None:
     bad, *others = join_group(registry, 4)
     admission = Admission(registry, max_queue=4, retry_after_s=1)
     for _ in range(6):
         clock.advance(bad.breaker.cool_down_s)
         bad.breaker.failed()
     assert bad.breaker.cool_down_s > 10
-    again = asyncio.create_task(admission.acquire(again=True))
-    await settle()
+    again = await asking(admission.acquire(again=True))
     clock.advance(1.9)
     admission.serve_waiting()
     await settle()
@@ -366,9 +362,9 @@ async def test_a_rank_that_keeps_failing_closes_its_group_only_for_as_long_as_a_
     assert (await admission.acquire(again=True)).verifier in others, "busier than the one that failed last"
 
 
-async def test_requests_that_a_failing_group_still_serves_do_not_prolong_the_wait_of_one_that_it_let_down() -> None:
-    clock = ManualClock()
-    registry = Registry(Vocabulary(50), clock, 2.0)
+async def test_requests_that_a_failing_group_still_serves_do_not_prolong_the_wait_of_one_that_it_let_down(
+    registry: Registry, clock: ManualClock
+) -> None:
     bad, good = join_group(registry, 2)
     admission = Admission(registry, max_queue=4, retry_after_s=1, failover_s=3.0)
     bad.breaker.failed()
@@ -513,8 +509,7 @@ async def test_who_had_room_when_his_prompt_was_taken_keeps_it_when_there_is_les
     other = join(registry, "v2")
     with admission.permit():
         registry.remove(other, "it was killed")
-    waiting = asyncio.create_task(admission.acquire())
-    await settle()
+    waiting = await asking(admission.acquire())
     assert not waiting.done() and admission.queued == 1
     waiting.cancel()
     await asyncio.wait({waiting})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,18 +25,41 @@ def first(queue: FairQueue[Item]) -> Item:
     return next(iter(queue))
 
 
-def test_the_worked_example() -> None:
-    """Starts of flood: 0 1 2. Serving the first leaves time at 0, so that a starts at 0 and 1, and b at 0."""
+@pytest.mark.parametrize(
+    ("steps", "order"),
+    [
+        pytest.param(
+            "+f0 +f1 +f2 !f0 +a0 +a1 +b0", "a0 b0 f1 a1 f2",
+            id="the worked example: starts of f are 0, 1 and 2, of a 0 and 1, and of b 0; serving the first leaves time at 0",
+        ),
+        pytest.param("+f0 !f0 +f1 +a0", "a0 f1", id="who is served just now comes behind one that had nothing"),
+        pytest.param(
+            "+a0 +b0 +b1 +b2 +b3 +b4 !b0 !b1 !b2 !b3 !b4 +a1 +a2 +c0 -a0", "a1 c0 a2",
+            id="what moves up does not begin before it came: b is served out of turn, time is at 4, starts are 4, 5 and 4",
+        ),
+        pytest.param(
+            "+a0 +a1 +a2 !a1 !a2 !a0 +a3 +b0", "b0 a3",
+            id="what is served before its turn counts as much as in its turn: the first had to wait for something of its own",
+        ),
+    ],
+)  # fmt: skip
+def test_who_comes_next(steps: str, order: str) -> None:
+    """`+a0` comes, of client a; `!a0` is served; `-a0` is taken back."""
     queue: FairQueue[str] = FairQueue()
-    for name in ("f0", "f1", "f2"):
-        queue.add(name, QueueOwner("flood"))
-    queue.serve("f0")
-    queue.add("a0", QueueOwner("a"))
-    queue.add("a1", QueueOwner("a"))
-    queue.add("b0", QueueOwner("b"))
+    for what, item in ((step[0], step[1:]) for step in steps.split()):
+        if what == "+":
+            queue.add(item, QueueOwner(item[0]))
+        else:
+            (queue.serve if what == "!" else queue.remove)(item)
+    assert [*queue] == order.split()
+
+
+def test_what_is_urgent_goes_ahead_and_what_was_let_down_ahead_of_that() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.add("first", QueueOwner("a"))
     queue.add("urgent", QueueOwner("a", 1))
     queue.add("again", QueueOwner("flood"), ahead=True)
-    assert [*queue] == ["again", "urgent", "a0", "b0", "f1", "a1", "f2"]
+    assert [*queue] == ["again", "urgent", "first"]
 
 
 @given(st.lists(st.tuples(owners, st.booleans(), st.integers(0, 9))))
@@ -182,38 +206,6 @@ def test_whatever_two_clients_take_back_neither_is_served_two_more_than_the_othe
             queue.remove(waiting[taken_back.pop() % len(waiting)])
 
 
-def test_who_takes_back_most_of_what_he_asked_for_is_next_again() -> None:
-    """Starts of a: 0 to 9, and those of b: 0 and 1. Once a1 to a8 are gone a9 starts at 1."""
-    queue: FairQueue[str] = FairQueue()
-    for number in range(10):
-        queue.add(f"a{number}", QueueOwner("a"))
-    queue.add("b0", QueueOwner("b"))
-    queue.add("b1", QueueOwner("b"))
-    for number in range(1, 9):
-        queue.remove(f"a{number}")
-    assert [*queue] == ["a0", "b0", "a9", "b1"]
-
-
-def test_who_is_served_just_now_comes_behind_one_that_had_nothing() -> None:
-    queue: FairQueue[str] = FairQueue()
-    queue.add("f0", QueueOwner("flood"))
-    queue.serve("f0")
-    queue.add("f1", QueueOwner("flood"))
-    queue.add("a0", QueueOwner("a"))
-    assert [*queue] == ["a0", "f1"]
-
-
-def test_what_a_client_takes_back_puts_it_behind_nobody() -> None:
-    queue: FairQueue[str] = FairQueue()
-    for number in range(50):
-        queue.add(f"a{number}", QueueOwner("a"))
-    for number in range(50):
-        queue.remove(f"a{number}")
-    queue.add("a", QueueOwner("a"))
-    queue.add("b", QueueOwner("b"))
-    assert [*queue] == ["a", "b"]
-
-
 def test_of_a_client_that_does_not_wait_no_more_is_kept_than_that_it_was_served_just_now() -> None:
     queue: FairQueue[str] = FairQueue()
     for name in ("a", "b"):
@@ -223,29 +215,3 @@ def test_of_a_client_that_does_not_wait_no_more_is_kept_than_that_it_was_served_
     (level,) = vars(queue)["_levels"].values()
     assert (level.now, level.finish_tags) == (198, {"b": 199})
     assert not vars(queue)["_counts"]
-
-
-def test_what_moves_up_does_not_begin_before_it_came() -> None:
-    """All of b is served out of turn, so that time is at 4 when a1, a2 and c0 come: their starts are 4, 5 and 4."""
-    queue: FairQueue[str] = FairQueue()
-    queue.add("a0", QueueOwner("a"))
-    for number in range(5):
-        queue.add(f"b{number}", QueueOwner("b"))
-    for number in range(5):
-        queue.serve(f"b{number}")
-    for name in ("a1", "a2", "c0"):
-        queue.add(name, QueueOwner(name[0]))
-    queue.remove("a0")
-    assert [*queue] == ["a1", "c0", "a2"]
-
-
-def test_what_is_served_before_its_turn_counts_as_much_as_in_its_turn() -> None:
-    """Starts of a: 0 to 2. The first of them has to wait for something of its own."""
-    queue: FairQueue[str] = FairQueue()
-    for number in range(3):
-        queue.add(f"a{number}", QueueOwner("a"))
-    for number in (1, 2, 0):
-        queue.serve(f"a{number}")
-    queue.add("a3", QueueOwner("a"))
-    queue.add("b0", QueueOwner("b"))
-    assert [*queue] == ["b0", "a3"]

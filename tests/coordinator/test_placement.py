@@ -81,10 +81,34 @@ def test_without_any_verifier_that_takes_sessions_the_caller_is_told() -> None:
         choose_verifier([verifier("a", draining=True)])
 
 
-def test_without_a_wish_standalone_is_better_than_ngram_and_ngram_better_than_nothing() -> None:
-    assert chosen([drafter("n", NGRAM), drafter("s", STANDALONE)]) == "s"
-    assert chosen([drafter("n", NGRAM)]) == "n"
-    assert chosen([]) is None
+N, S = drafter("n", NGRAM), drafter("s", STANDALONE)
+FULL_S, FULL_E = drafter("s", STANDALONE, running=4), drafter("e", EAGLE3, running=4)
+
+
+@pytest.mark.parametrize(
+    ("there", "wish", "cooling_down", "expected"),
+    [
+        pytest.param([N, S], None, "", "s", id="standalone is better than ngram"),
+        pytest.param([N], None, "", "n", id="ngram is better than nothing"),
+        pytest.param([], None, "", None, id="nothing is there"),
+        pytest.param([N, FULL_S], None, "", "n", id="a full one is passed over if another has room"),
+        pytest.param([FULL_S], None, "", "s", id="a full one is better than none"),
+        pytest.param([FULL_E, N, S], None, "", "s", id="the best of those with room"),
+        pytest.param(
+            [drafter("a", STANDALONE, 2), drafter("b", STANDALONE, 1)], None, "", "b", id="of one kind the least busy"
+        ),
+        pytest.param([S, N], None, "s", "n", id="one that cools down is the last choice"),
+        pytest.param([S], None, "s", "s", id="and is one"),
+        pytest.param([N, S], "none", "", None, id="a wish for none"),
+        pytest.param([drafter("s", STANDALONE, vocabulary=Vocabulary(51))], None, "", None, id="another vocabulary"),
+        pytest.param([drafter("n", NGRAM, draining=True)], None, "", None, id="on its way out"),
+        pytest.param([drafter("n", NGRAM, vocabulary=None)], None, "", "n", id="one that fits any vocabulary"),
+    ],
+)
+def test_the_drafter_of_a_session(
+    there: list[MemberState], wish: str | None, cooling_down: str, expected: str | None
+) -> None:
+    assert chosen(there, wish, tuple(cooling_down)) == expected
 
 
 def test_without_a_wish_heads_come_first_and_eagle3_before_the_others() -> None:
@@ -102,37 +126,10 @@ def test_a_wish_for_a_kind_gets_that_kind_however_busy_it_is(wish: DrafterKind) 
     assert chosen(there, wish.value) == wish.value
 
 
-def test_a_full_drafter_is_passed_over_if_another_has_room() -> None:
-    assert chosen([drafter("n", NGRAM), drafter("s", STANDALONE, running=4)]) == "n"
-    assert chosen([drafter("s", STANDALONE, running=4)]) == "s"
-    assert chosen([drafter("e", EAGLE3, running=4), drafter("n", NGRAM), drafter("s", STANDALONE)]) == "s"
-
-
 def test_a_drafter_is_full_by_what_it_says_too_since_verifiers_replace_lost_ones_by_themselves() -> None:
     full, other = drafter("full", STANDALONE), drafter("other", NGRAM)
     full.report = Heartbeat(Load(sessions=4))
     assert not full.has_free_place and chosen([full, other]) == "other"
-
-
-def test_of_one_kind_the_least_busy_is_taken() -> None:
-    assert chosen([drafter("a", STANDALONE, 2), drafter("b", STANDALONE, 1)]) == "b"
-
-
-def test_a_drafter_that_cools_down_is_the_last_choice() -> None:
-    assert chosen([drafter("s", STANDALONE), drafter("n", NGRAM)], cooling_down=("s",)) == "n"
-    assert chosen([drafter("s", STANDALONE)], cooling_down=("s",)) == "s"
-
-
-def test_a_wish_is_a_kind_or_none() -> None:
-    both = [drafter("n", NGRAM), drafter("s", STANDALONE)]
-    assert chosen(both, "ngram") == "n"
-    assert chosen(both, "standalone") == "s"
-    assert chosen(both, "none") is None
-
-
-def test_a_drafter_with_another_vocabulary_or_on_its_way_out_is_not_taken() -> None:
-    assert chosen([drafter("s", STANDALONE, vocabulary=Vocabulary(51)), drafter("n", NGRAM, draining=True)]) is None
-    assert chosen([drafter("n", NGRAM, vocabulary=None)]) == "n"
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
