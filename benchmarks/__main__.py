@@ -5,13 +5,11 @@ Or `lab`, `adaptive`, `ranks`, `fire` or `gpu`, which have options of their own.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 from pathlib import Path
 
-from benchmarks.context import Context
-from benchmarks.machine import describe
+from benchmarks.runner import begun, parser_of
 from specsplit.cli.screen import Screen
 from specsplit.errors import SpecsplitError
 
@@ -35,12 +33,8 @@ def main() -> None:
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         importlib.import_module(f"benchmarks.{sys.argv[1]}.command").main(sys.argv[2:])
         return
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = parser_of("", __doc__, "--quick", "--models")
     parser.add_argument("name", nargs="?", choices=(*NAMES, "all"), default="all")
-    parser.add_argument(
-        "--quick", action="store_true", help="a small run that shows it works; results go to build/results"
-    )
-    parser.add_argument("--models", type=Path, default=Path("models/pocket"), help="folder with target and draft")
     parser.add_argument("--before", type=Path, help="telemetry: a checkout from before there was any, to compare with")
     parser.add_argument(
         "--chat", action="store_true", help="speedup: a real chat model; python -m scripts.chat_model fetches it"
@@ -48,9 +42,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.chat and options.name != "speedup":
         parser.error("--chat goes with speedup alone")
-    command = ["python -m benchmarks", *sys.argv[1:]]
-    console = Screen(width=140)
-    context = Context(options.models, options.quick, describe(command), console)
+    context = begun(sys.argv[1:], Screen(width=140), quick=options.quick, models=options.models)
     for name in NAMES if options.name == "all" else (options.name,):
         context.console.rule(name)
         more = {"telemetry": {"before": options.before}, "speedup": {"chat_model": options.chat}}.get(name, {})

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-import urllib.request
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
 from torch import nn
+
+from benchmarks.scrape import Sums, fetched, place_of, summed
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class Account(Sums):
     """Calls of the target's forward, and seconds."""
 
     calls: float = 0.0
@@ -23,12 +23,6 @@ class Account:
     """In the draft model's forward, or waiting for a drafter in another process."""
     host_s: float = 0.0
     """What else the engine did. 0 where that is not known."""
-
-    def __sub__(self, before: Account) -> Account:
-        return Account(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(before), strict=True)))
-
-    def __add__(self, other: Account) -> Account:
-        return Account(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 SUMS = {
@@ -41,9 +35,7 @@ SUMS = {
 
 def accounted(metrics: str) -> Account:
     """Sums since start, of what a verifier's /metrics say. Raises KeyError if one of them is missing."""
-    samples = (sample for family in text_string_to_metric_families(metrics) for sample in family.samples)
-    found = {SUMS[sample.name]: sample.value for sample in samples if sample.name in SUMS}
-    return Account(**{name: found[name] for name in SUMS.values()})
+    return summed(Account, SUMS, metrics)
 
 
 class VerifierAccount:
@@ -54,14 +46,12 @@ class VerifierAccount:
 
     def hear(self, name: str, line: str) -> None:
         """A line of a child's output."""
-        start = line.find("http://")
-        if name.startswith("verifier") and start >= 0 and "/metrics" in line:
-            self._url = line[start : line.index("/metrics") + len("/metrics")]
+        if name.startswith("verifier"):
+            self._url = place_of(line) or self._url
 
     def read(self) -> Account:
         """Sums since it started."""
-        with urllib.request.urlopen(self._url, timeout=5) as answer:
-            return accounted(answer.read().decode())
+        return accounted(fetched(self._url, timeout_s=5))
 
 
 class ForwardClock:

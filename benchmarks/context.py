@@ -52,7 +52,12 @@ class Context:
     ) -> Report:  # fmt: skip
         """Print the report and write its files."""
         report = Report(name, title, columns, rows, self.machine, settings | {"quick": self.quick}, notes)
-        report.show(self.console)
-        for path in report.write(QUICK_RESULTS if self.quick else RESULTS, draw):
-            self.console.print(f"wrote {path}", highlight=False)
+        self.write(report, draw)
         return report
+
+    def write(self, report: Report, draw: Callable[[Figure], None] | None = None) -> None:
+        """Print a report and write its files, a plot among them if it is drawn."""
+        report.show(self.console)
+        folder = QUICK_RESULTS if self.quick else RESULTS
+        for path in report.write_tables(folder) if draw is None else report.write(folder, draw):
+            self.console.print(f"wrote {path}", highlight=False)

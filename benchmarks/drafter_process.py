@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from benchmarks.processes import process, said
 from specsplit.clock import SystemClock
 from specsplit.settings import DrafterSettings
 from specsplit.values import Endpoint
@@ -25,18 +25,10 @@ START_S = 60.0
 def drafter(settings: DrafterSettings) -> Iterator[Endpoint]:
     """A drafter with these settings for the duration of the block, ready to draft."""
     features = load_proposer(settings, SystemClock()).info.features
-    words = [sys.executable, "-m", "benchmarks.drafter_process", json.dumps(settings.resolved())]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().strip().rpartition(" ")[2]
-            if not address:
-                raise RuntimeError("the drafter did not start; its log is above")
-            _wait_until_serving(address)
-            yield Endpoint(settings.kind.value, address, features)
-        finally:
-            process.terminate()
-            process.wait()
+    with process("benchmarks.drafter_process", json.dumps(settings.resolved())) as started:
+        address = said(started).rpartition(" ")[2]
+        _wait_until_serving(address)
+        yield Endpoint(settings.kind.value, address, features)
 
 
 def _wait_until_serving(address: str) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-from matplotlib.figure import Figure
+from functools import partial
 
 from benchmarks.context import Context
+from benchmarks.plots import bars
 from benchmarks.prompts import held_out
 from benchmarks.report import Row
 from benchmarks.spread import spread
@@ -74,7 +74,7 @@ def _row(kind: DrafterKind, temperature: float, cells: dict[str, Measured]) -> R
         length = spread(measured.lengths)
         mean = sum(measured.lengths) / len(measured.lengths)
         row |= {
-            tree: f"{mean:.2f} ({length.low:.2f}..{length.high:.2f})",
+            tree: f"{mean:.2f} ({length.quartiles('.2f')})",
             f"{tree}_mean": mean,
             f"{tree}_spread": length,
         }
@@ -103,18 +103,7 @@ def run(context: Context) -> None:
                     advance(f"{kind.value}, T={temperature:g}, {tree}")
                 rows.append(_row(kind, temperature, cells))
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots(1, len(TEMPERATURES), sharey=True)
-        for panel, temperature in zip(axes, TEMPERATURES, strict=True):
-            for number, tree in enumerate(TREES):
-                here = [row for row in rows if row["temperature"] == temperature]
-                places = [i + 0.27 * (number - 1) for i in range(len(here))]
-                panel.bar(places, [row[f"{tree}_mean"] for row in here], width=0.25, label=tree)
-            panel.set_xticks(range(len(kinds)), [kind.value.replace("_", "\n") for kind in kinds], fontsize=7)
-            panel.set_title(f"temperature {temperature:g}")
-        axes[0].set_ylabel("mean accept_length, bonus included")
-        axes[0].legend()
-
+    series = {f"{tree}_mean": tree for tree in TREES}
     context.finish(
         "drafters", "Accepted tokens per step, by drafter", COLUMNS, rows,
         {"prompts": count, "prompt": PROMPT, "new": new, "draft_ahead": False, "wait_budget_us": WAIT_BUDGET_US},
@@ -124,7 +113,7 @@ def run(context: Context) -> None:
          "Temperature 1 with shared noise and a seed per prompt. The ngram drafter uses no noise.",
          "multi_layer_eagle has as many layers as it can look ahead: its trees are no deeper than that.",
          "The last column is of the 1x4 tree: in how many of the steps the likeliest child of the root was what the target picked."],
-        draw,
+        partial(bars, rows=rows, name=lambda row: str(row["drafter"]), series=series, ylabel="mean accept_length, bonus included"),
     )  # fmt: skip
 
 

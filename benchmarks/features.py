@@ -8,20 +8,19 @@ pocket pair, the drafter set to each format.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import grpc
 import torch
-from matplotlib.figure import Figure
 
 from benchmarks.context import Context
 from benchmarks.drafters import plan_of
+from benchmarks.plots import panels
+from benchmarks.processes import process, said
 from benchmarks.prompts import held_out
 from benchmarks.report import Row
 from benchmarks.spread import Spread, spread
@@ -99,16 +98,6 @@ async def _serve() -> None:
     await server.wait_for_termination()
 
 
-@contextlib.contextmanager
-def _reader() -> Iterator[str]:
-    with subprocess.Popen([sys.executable, "-m", "benchmarks.features"], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
-
-
 async def _times(address: str, repeats: int, advance: Any) -> dict[tuple[str, str, str], Spread]:
     """(way, width, part) -> milliseconds, all ways interleaved."""
     found: dict[tuple[str, str, str], list[float]] = {}
@@ -158,8 +147,8 @@ def run(context: Context) -> None:
     repeats, new, count = (3, 32, 2) if context.quick else (40, NEW, PROMPTS)
     prompts = held_out(context.target, PROMPT, count).tolist()
     with context.progress("features", repeats + 1 + len(WAYS)) as advance:
-        with _reader() as address:
-            times = asyncio.run(_times(address, repeats, advance))
+        with process("benchmarks.features") as reader:
+            times = asyncio.run(_times(said(reader), repeats, advance))
         rows: list[Row] = []
         for way in WAYS:
             greedy, sampled = _acceptance(context, way, prompts, new)
@@ -169,29 +158,20 @@ def run(context: Context) -> None:
                 for part in TOKENS:
                     taken = times[str(way), name, part]
                     row |= {
-                        f"{name}_{part}": f"{taken.median:.2f} ({taken.low:.2f}..{taken.high:.2f})",
+                        f"{name}_{part}": taken.told(".2f"),
                         f"{name}_{part}_ms": taken,
                     }
             rows.append(row)
             advance(str(way))
 
-    def draw(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        names = [str(row["what"]).replace(", ", ",\n") for row in rows]
-        left.bar(names, [row["8B_bytes"] for row in rows])
-        left.set_ylabel("bytes per token, target of width 4096")
-        right.bar(names, [row["greedy"] for row in rows])
-        right.set_ylabel("accept_length, 16 nodes, T=0")
-        for panel in (left, right):
-            panel.tick_params(axis="x", labelsize=6)
-
+    shown = {"8B_bytes": "bytes per token, target of width 4096", "greedy": "accept_length, 16 nodes, T=0"}
     context.finish(
         "features", "Features on the wire, by format", COLUMNS, rows,
         {"layers": LAYERS, "prompts": count, "new": new, "tree": "4x4", "repeats": repeats},
         ["Times are medians (quartiles in brackets) from before encoding to the reader's answer: encode, one gRPC message on loopback, "
          "decode, answer. The matrix product of a projection is not in them.",
          "Acceptance: eagle3 on the pocket pair, 16 nodes, the serial loop, held-out prompts."],
-        draw,
+        partial(panels, rows=rows, name="what", keys=shown),
     )  # fmt: skip
 
 

@@ -6,16 +6,14 @@ model, and every request has one token. Processor time is the kernel's count for
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from benchmarks.context import Context
+from benchmarks.plots import panels
+from benchmarks.processes import process, said
 from benchmarks.ranks.counters import Processor
 from benchmarks.report import Row
 from benchmarks.spread import spread
@@ -40,33 +38,15 @@ COLUMNS = {
 }
 
 
-@contextlib.contextmanager
-def _process(*words: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _said(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    if not line:
-        raise RuntimeError("a process of the benchmark ended; its log is above")
-    return line
-
-
 def _measured(model: Path, size: int, *, quick: bool) -> Row:
     options = ("--model", str(model), "--listen", "127.0.0.1:0", "--log-level", "warning")
-    with _process("specsplit", "serve", "coordinator", *options) as coordinator:
-        address = _said(coordinator).rpartition(" ")[2]
+    with process("specsplit", "serve", "coordinator", *options) as coordinator:
+        address = said(coordinator).rpartition(" ")[2]
         with Client(address) as client:
             client.wait_until_serving(60)
             begun, used = time.perf_counter(), Processor.of([coordinator.pid]).seconds
-            with _process("benchmarks.crowd", address, str(model), str(size), str(size)) as crowd:
-                _said(crowd)
+            with process("benchmarks.crowd", address, str(model), str(size), str(size)) as crowd:
+                said(crowd)
                 row: Row = {"members": f"{size} + {size}", "join_s": time.perf_counter() - begun}
                 row["join_cpu_s"] = Processor.of([coordinator.pid]).seconds - used
                 row |= _idle(coordinator.pid, quick=quick)
@@ -92,8 +72,11 @@ def _asked(client: Client, pid: int, idle_cores: float, *, quick: bool) -> Row:
             times.append((time.perf_counter() - begun) * 1e3)
 
     cores, taken = _cores(pid, ask), spread(times)
-    told = f"{taken.median:.1f} ({taken.low:.1f}..{taken.high:.1f})"
-    return {"request_ms": taken, "told": told, "request_cpu_ms": max(0.0, cores - idle_cores) * sum(times) / len(times)}
+    return {
+        "request_ms": taken,
+        "told": taken.told(".1f"),
+        "request_cpu_ms": max(0.0, cores - idle_cores) * sum(times) / len(times),
+    }
 
 
 def _cores(pid: int, do: Callable[[], object]) -> float:
@@ -114,14 +97,7 @@ def run(context: Context) -> None:
     last = rows[-1]
     met = float(str(last["idle_cores"])) <= IDLE_AIM and float(str(last["join_cpu_s"])) <= JOIN_AIM_S
 
-    def draw(figure: Figure) -> None:
-        names = [str(row["members"]) for row in rows]
-        panels = {"idle_cores": "idle, cores", "join_cpu_s": "all join, s of CPU"}
-        for panel, (key, label) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
-            panel.bar(names, [row[key] for row in rows])
-            panel.set_xlabel("verifiers + drafters")
-            panel.set_ylabel(label)
-
+    shown = {"idle_cores": "idle, cores", "join_cpu_s": "all join, s of CPU"}
     context.finish(
         "members", "What idle members cost the coordinator", COLUMNS, rows,
         {"heartbeat_ms": 500, "idle_s": IDLE_S, "requests": REQUESTS},
@@ -132,5 +108,5 @@ def run(context: Context) -> None:
          "A request is one token of a verifier that answers at once: the median of some, one after the other, quartiles in brackets. "
          "Members and caller share the machine with the coordinator.",
          "The processor time of a request is the coordinator's, beside what it used while idle."],
-        draw,
+        partial(panels, rows=rows, name="members", keys=shown, xlabel="verifiers + drafters"),
     )  # fmt: skip

@@ -14,9 +14,11 @@ from matplotlib.figure import Figure
 from benchmarks.context import Context
 from benchmarks.delay_proxy import Proxied, delayed
 from benchmarks.drafter_process import drafter
+from benchmarks.plots import lines
 from benchmarks.prompts import held_out
 from benchmarks.rank import generate, rank, recorded, request
 from benchmarks.report import Row
+from benchmarks.runner import rounds
 from benchmarks.spread import percentile, spread
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import DrafterKind, Endpoint, Plan, PlanChanges, Sampling
@@ -129,16 +131,17 @@ async def _measure(context: Context, proxies: dict[tuple[str, float], Proxied], 
     settings = VerifierSettings(model=context.target, paced_step_base_ms=STEP_MS * scale)
     async with rank(settings) as verifier:
         made = recorded(verifier)
-        with context.progress(f"overlap x{scale:g}", len(cells) * (repeats + 1)) as advance:
-            for repeat in range(repeats + 1):
-                # Side by side in every repeat, so that a change of the machine's mood meets all alike.
-                for cell in cells:
-                    mode, temperature, delay = cell
-                    # The first round warms up: patience and scores are learnt.
-                    some, sink = (prompts[1:], measured[cell]) if repeat else (prompts[:1], Measured())
-                    await _visit(verifier, made, cell, proxies[mode, delay].address, some, new, scale, sink)
-                    advance(f"{mode}, T={temperature:g}, {delay:g} ms")
+        for cell, repeat in rounds(context, f"overlap x{scale:g}", cells, repeats, _named):
+            mode, _, delay = cell
+            # The first round warms up: patience and scores are learnt.
+            some, sink = (prompts[1:], measured[cell]) if repeat else (prompts[:1], Measured())
+            await _visit(verifier, made, cell, proxies[mode, delay].address, some, new, scale, sink)
     return [_row(cell, measured, scale) for cell in cells]
+
+
+def _named(cell: Cell) -> str:
+    mode, temperature, delay = cell
+    return f"{mode}, T={temperature:g}, {delay:g} ms"
 
 
 def _least(rows: list[Row], scale: float) -> str:
@@ -185,11 +188,16 @@ def run(context: Context) -> None:
     def draw(figure: Figure) -> None:
         axes = figure.subplots(1, len(TEMPERATURES), sharey=True)
         for panel, temperature in zip(axes, TEMPERATURES, strict=True):
-            for mode in MODES:
-                for scale, style in zip(SCALES, ("--", "-"), strict=True):
-                    here = [r for r in rows if (r["mode"], r["temperature"], r["scale"]) == (mode, temperature, scale)]
-                    label = f"{mode}, slow motion {scale:g}"
-                    panel.plot([r["delay_ms"] for r in here], [r["rate"] for r in here], style, marker="o", label=label)
+            for scale, style in zip(SCALES, ("--", "-"), strict=True):
+                here = [r for r in rows if (r["temperature"], r["scale"]) == (temperature, scale)]
+                lines(
+                    panel,
+                    here,
+                    lambda r: f"{r['mode']}, slow motion {r['scale']:g}",
+                    "delay_ms",
+                    "rate",
+                    linestyle=style,
+                )
             panel.set_title(f"temperature {temperature:g}")
             panel.set_xlabel("one-way delay, ms")
             panel.set_ylim(bottom=0)

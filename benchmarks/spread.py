@@ -19,8 +19,16 @@ class Spread:
     """Third quartile."""
     repeats: int
 
+    def quartiles(self, form: str = ".3g") -> str:
+        """The quartiles, as a cell of a table."""
+        return f"{self.low:{form}}..{self.high:{form}}"
+
+    def told(self, form: str = ".4g") -> str:
+        """The median, and the quartiles in brackets."""
+        return f"{self.median:{form}} ({self.quartiles(form)})"
+
     def __str__(self) -> str:
-        return f"{self.median:.4g} ({self.low:.4g}..{self.high:.4g})"
+        return self.told()
 
 
 def spread(values: Sequence[float]) -> Spread:

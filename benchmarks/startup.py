@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from resource import RUSAGE_CHILDREN, getrusage
 
-from matplotlib.figure import Figure
-
 from benchmarks.context import Context
+from benchmarks.plots import sideways
 from benchmarks.report import Row
 from specsplit.cli.commands import ENTRIES
 from specsplit.cli.local import Child
@@ -42,7 +42,7 @@ def run(context: Context) -> None:
         "startup", "What a command costs before it does anything", COLUMNS, rows, {"repeats": repeats},
         ["Whole processes, the interpreter's own start included; health asks a coordinator that serves.",
          f"Aims missed: {', '.join(missed)}." if missed else "Every aim is met."],
-        lambda figure: _draw(figure, rows),
+        partial(sideways, rows=rows, name=lambda row: str(row["command"]), key="cpu", xlabel="processor time, seconds"),
     )  # fmt: skip
     if missed:
         sys.exit(1)
@@ -71,10 +71,3 @@ def _spent(arguments: Sequence[str]) -> tuple[float, float]:
     subprocess.run([sys.executable, "-m", "specsplit", *arguments], stdout=subprocess.DEVNULL, check=True)
     wall, after = time.monotonic() - began, getrusage(RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall
-
-
-def _draw(figure: Figure, rows: Sequence[Row]) -> None:
-    axes = figure.subplots()
-    axes.barh([str(row["command"]) for row in rows], [float(str(row["cpu"])) for row in rows])
-    axes.invert_yaxis()
-    axes.set_xlabel("processor time, seconds")

@@ -14,6 +14,7 @@ from benchmarks.drafter_process import drafter as process_of
 from benchmarks.prompts import held_out
 from benchmarks.rank import generate, rank, recorded, request
 from benchmarks.report import Row
+from benchmarks.runner import rounds
 from benchmarks.spread import percentile
 from specsplit.cli.folders import drafts_beside
 from specsplit.settings import DrafterSettings, VerifierSettings
@@ -79,13 +80,12 @@ async def _measure(context: Context, controller: Adaptive, drafters: dict[str, E
     records: dict[Cell, list[StepResult]] = {cell: [] for cell in cells}
     async with rank(VerifierSettings(model=context.target, max_sessions=16, adaptive=controller)) as verifier:
         steps = recorded(verifier)
-        with context.progress(f"step_overhead {controller}", len(cells) * (repeats + 1)) as advance:
-            for repeat in range(repeats + 1):
-                for batch, name, temperature in cells:
-                    chosen = [prompts[(repeat + i) % 16] for i in range(batch)]
-                    made = await _round(verifier, steps, chosen, new, temperature, drafters[name])
-                    records[batch, name, temperature] += made if repeat else []  # the first round warms up
-                    advance(f"batch {batch}, {name}")
+        named = "batch {0[0]}, {0[1]}".format
+        for cell, repeat in rounds(context, f"step_overhead {controller}", cells, repeats, named):
+            batch, name, temperature = cell
+            chosen = [prompts[(repeat + i) % 16] for i in range(batch)]
+            made = await _round(verifier, steps, chosen, new, temperature, drafters[name])
+            records[cell] += made if repeat else []
     return [_row(controller, cell, made) for cell, made in records.items()]
 
 

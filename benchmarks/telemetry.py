@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,8 +21,11 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from benchmarks.context import Context
+from benchmarks.processes import process, said
 from benchmarks.prompts import held_out
 from benchmarks.report import Row
+from benchmarks.runner import rounds
+from benchmarks.scrape import fetched, place_of
 from benchmarks.spread import spread
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
@@ -66,18 +66,6 @@ WAYS = (
 
 
 @contextlib.contextmanager
-def _receiver() -> Iterator[str]:
-    """A process that takes spans and forgets them: its host:port."""
-    words = [sys.executable, "-m", "benchmarks.telemetry"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
-
-
-@contextlib.contextmanager
 def _from(checkout: Path | None) -> Iterator[None]:
     """Processes started meanwhile run the code of another checkout."""
     if checkout is None:
@@ -109,15 +97,13 @@ class _Scraper:
 
     def hear(self, name: str, line: str) -> None:
         """A line of a child's output."""
-        start = line.find("http://")
-        if start >= 0 and "/metrics" in line:
-            url = line[start : line.index("/metrics") + len("/metrics")]
+        if url := place_of(line):
             threading.Thread(target=self._scrape, args=(url,), daemon=True).start()
 
     def _scrape(self, url: str) -> None:
         with contextlib.suppress(OSError):  # its process is over
             while True:
-                urllib.request.urlopen(url, timeout=5).read()
+                fetched(url, timeout_s=5)
                 time.sleep(1)
 
 
@@ -137,19 +123,17 @@ def run(context: Context, before: Path | None = None) -> None:
     if before is not None:
         ways.insert(0, Way(REMOVED, removed=True))
     with ExitStack() as stack:
-        receiver = stack.enter_context(_receiver())
+        receiver = said(stack.enter_context(process("benchmarks.telemetry")))
         clusters: list[LocalCluster] = []
         for way in ways:
             with _from(before if way.removed else None):
                 clusters.append(stack.enter_context(_cluster(context, way, receiver)))
-        with context.progress("telemetry", (repeats + 1) * len(ways)) as advance:
-            for repeat in range(repeats + 1):
-                order = range(len(ways)) if repeat % 2 else range(len(ways) - 1, -1, -1)
-                for number in order:
-                    rate = _round(clusters[number], prompts, new)
-                    if repeat:  # the first round warms up
-                        ways[number].rates.append(rate)
-                    advance(ways[number].name)
+        told = [way.name for way in ways]
+        for number, repeat in rounds(
+            context, "telemetry", range(len(ways)), repeats, told.__getitem__, back_and_forth=True
+        ):
+            rate = _round(clusters[number], prompts, new)
+            ways[number].rates += [rate] if repeat else []
     _report(context, ways, before, {"sessions": SESSIONS, "new": new, "repeats": repeats})
 
 
@@ -163,8 +147,8 @@ def _report(context: Context, ways: list[Way], before: Path | None, settings: di
         )
         rows.append(
             {
-                "way": way.name, "rate": rate.median, "rate_spread": rate, "spread": f"{rate.low:.4g}..{rate.high:.4g}",
-                "of_off": ratio.median, "ratio_spread": ratio, "of_off_spread": f"{ratio.low:.3f}..{ratio.high:.3f}",
+                "way": way.name, "rate": rate.median, "rate_spread": rate, "spread": rate.quartiles(".4g"),
+                "of_off": ratio.median, "ratio_spread": ratio, "of_off_spread": ratio.quartiles(".3f"),
             }
         )  # fmt: skip
     found = {row["way"]: float(str(row["of_off"])) for row in rows}

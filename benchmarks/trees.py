@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.context import Context
+from benchmarks.plots import lines
 from benchmarks.report import Row
 from benchmarks.spread import spread
 from specsplit.speculation import Grow, Mirror, Original
@@ -155,9 +156,7 @@ def run(context: Context) -> None:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for name in dict.fromkeys(str(row["operation"]) for row in rows):
-            mine = [row for row in rows if row["operation"] == name]
-            axes.plot([row["nodes"] for row in mine], [row["median_us"] for row in mine], marker="o", label=name)  # pyright: ignore[reportArgumentType]
+        lines(axes, rows, lambda row: str(row["operation"]), "nodes", "median_us")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xlabel("live nodes")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from benchmarks.acceptance.schemes import RecursiveRejection, Scheme, SharedNoise, TargetOnly
 from benchmarks.acceptance.shapes import Budget, best_shape
@@ -16,6 +16,7 @@ from benchmarks.acceptance.spots import PROMPT, Spot, Text, texts
 from benchmarks.acceptance.treecache import TreeCache
 from benchmarks.acceptance.trees import acceptance_by_rank, expected_length, grow_by_score, grow_to_shape
 from benchmarks.context import Context
+from benchmarks.plots import bars
 from benchmarks.prompts import held_out
 from benchmarks.report import Row
 from scripts.pocket.draft import load
@@ -92,22 +93,6 @@ def _row(temperature: float, budget: Budget, lengths: Lengths) -> Row:
     return row
 
 
-def _draw(rows: list[Row], series: list[str]) -> Callable[[Figure], None]:
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots(1, len(TEMPERATURES), sharey=True)
-        for panel, temperature in zip(axes, TEMPERATURES, strict=True):
-            here = [r for r in rows if r["temperature"] == temperature]
-            for number, name in enumerate(series):
-                at = np.arange(len(here)) + (number - len(series) / 2 + 0.5) * 0.16
-                panel.bar(at, [r[f"{name}, mean"] for r in here], width=0.16, label=name)
-            panel.set_xticks(range(len(here)), [str(r["tree"]).replace(", ", "\n") for r in here], fontsize=8)
-            panel.set_title(f"temperature {temperature:g}")
-        axes[0].set_ylabel("accept_length")
-        axes[0].legend(fontsize=7)
-
-    return draw
-
-
 def run(context: Context) -> None:
     """Measure, print, write."""
     torch.set_num_threads(1 if context.quick else 2)
@@ -138,6 +123,6 @@ def run(context: Context) -> None:
         "positions": positions,
         "text": "the target's own continuations of held-out prompts",
     }
-    context.finish(
-        "acceptance", "Mean accepted length on the pocket pair", columns, rows, settings, notes, _draw(rows, series)
-    )
+    shown = {f"{name}, mean": name for name in series}
+    draw = partial(bars, rows=rows, name=lambda row: str(row["tree"]), series=shown, ylabel="accept_length")
+    context.finish("acceptance", "Mean accepted length on the pocket pair", columns, rows, settings, notes, draw)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from benchmarks.adaptive.switching import switching
 from benchmarks.adaptive.table import aims, columns, draw, rows_of, told
 from benchmarks.context import Context
 from benchmarks.lab.trace import Trace
-from benchmarks.machine import describe
+from benchmarks.runner import begun, parser_of
 from specsplit.cli.screen import Screen
 
 TRACES = Path(__file__).resolve().parent.parent / "lab" / "traces"
@@ -39,19 +38,11 @@ NOTES = [
 
 def main(words: Sequence[str]) -> None:
     """Run everything, print, write."""
-    options = _parser().parse_args(words)
-    console = Screen(width=220)
-    context = Context(Path(), not options.docs, describe(["python -m benchmarks adaptive", *words]), console)
+    options = parser_of("adaptive", __doc__, "--quick", "--docs").parse_args(words)
+    context = begun(["adaptive", *words], Screen(width=220), quick=not options.docs)
     easy, hard = Trace.read(EASY), Trace.read(HARD)
     phases = (Phase("easy", easy), Phase("hard", hard), Phase("easy again", easy))
     run(context, phases, QUICK if options.quick else SIZES)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks adaptive", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small run that shows it works")
-    parser.add_argument("--docs", action="store_true", help="write to docs/results in the place of build/results")
-    return parser
 
 
 def run(context: Context, phases: Sequence[Phase], sizes: Sequence[Size]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks.gpu.findings import Findings
 from benchmarks.gpu.pair import HIT
-from benchmarks.gpu.rates import ALONE
+from benchmarks.ways import ALONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,10 @@ from benchmarks.gpu.findings import Figure, Findings, Skipped
 from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.table import NO_GPU, report
 from benchmarks.gpu.wide import widen
-from benchmarks.machine import describe
+from benchmarks.runner import begun, parser_of
 from specsplit.cli.screen import Screen
 
 SECONDS = 500.0
-RESULTS, QUICK_RESULTS = Path("docs/results"), Path("build/results")
 WORK = Path("build/gpu/run")
 """Models, logs and findings of the latest run."""
 
@@ -39,16 +38,11 @@ def main(words: Sequence[str]) -> None:
     if (why := problem(options.device)) is not None:
         print(f"benchmarks gpu: {why}", file=sys.stderr)
         sys.exit(2)
-    console = Screen(width=160)
-    machine = describe(["python -m benchmarks gpu", *words])
-    if options.commit:
-        machine["commit"] = options.commit
+    context = begun(["gpu", *words], Screen(width=160), quick=cpu or options.quick)
+    machine = context.machine | ({"commit": options.commit} if options.commit else {})
     settings = {"dtype": "float32" if cpu else "bfloat16", "batch": 1, "quick": options.quick, **dict(options.set)}
-    findings = Run(options, console, time.monotonic() + options.seconds).all(options.part)
-    made = report(findings, machine, settings, cpu=cpu)
-    made.show(console)
-    for path in made.write_tables(QUICK_RESULTS if cpu or options.quick else RESULTS):
-        console.print(f"wrote {path}")
+    findings = Run(options, context.console, time.monotonic() + options.seconds).all(options.part)
+    context.write(report(findings, machine, settings, cpu=cpu))
     sys.exit(1 if failed_tests(findings) else 0)
 
 
@@ -112,12 +106,8 @@ def _told(figure: Figure) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=__doc__)
+    parser = parser_of("gpu", __doc__, "--quick", "--models")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ...; cpu goes with --quick")
-    parser.add_argument(
-        "--quick", action="store_true", help="a small run that shows it works; results go to build/results"
-    )
-    parser.add_argument("--models", type=Path, default=Path("models/pocket"), help="folder with the pocket models")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for all parts together")
     parser.add_argument(
         "--part", action="append", choices=[part.name for part in PARTS], help="this one alone; may be said again"

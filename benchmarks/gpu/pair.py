@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.drafter_process import drafter as process_of
 from benchmarks.gpu.job import Job
+from benchmarks.lab.ledger import covered_s
 from benchmarks.prompts import held_out
 from benchmarks.rank import Generated, generate, rank, recorded, request
 from benchmarks.spread import percentile
@@ -133,8 +134,8 @@ async def _profile(
         job.findings.skipped(f"{name}, share of the time in which the device computes", why)
         return
     whole = max(end for _, end in spans) - min(start for start, _ in spans)
-    job.findings.figure(name, "device at work for the verifier", busy(spans) / whole, "of the time")
-    job.findings.figure(name, "device idle, by step", (whole - busy(spans)) / max(1, len(made)), "us")
+    job.findings.figure(name, "device at work for the verifier", covered_s(spans) / whole, "of the time")
+    job.findings.figure(name, "device idle, by step", (whole - covered_s(spans)) / max(1, len(made)), "us")
 
 
 def device_spans(events: Sequence[dict[str, object]]) -> Iterator[tuple[float, float]]:
@@ -143,12 +144,3 @@ def device_spans(events: Sequence[dict[str, object]]) -> Iterator[tuple[float, f
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
             start = float(str(event["ts"]))
             yield start, start + float(str(event["dur"]))
-
-
-def busy(spans: Sequence[tuple[float, float]]) -> float:
-    """Length of the union of all spans."""
-    total, until = 0.0, float("-inf")
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return total

@@ -7,10 +7,10 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
 
 from benchmarks.context import Context
 from benchmarks.lab.figures import COLUMNS, Earlier, measured
@@ -21,8 +21,9 @@ from benchmarks.lab.scenario import DrafterSpec, Scenario
 from benchmarks.lab.scenarios import DEFAULT, GROUPS, REPLAYED
 from benchmarks.lab.source import Source
 from benchmarks.lab.trace import Trace
-from benchmarks.machine import describe
+from benchmarks.plots import sideways
 from benchmarks.report import Row
+from benchmarks.runner import begun, parser_of
 from specsplit.cli.screen import Screen
 from specsplit.values import DrafterKind
 
@@ -41,7 +42,7 @@ def main(words: Sequence[str]) -> None:
     options = _parser().parse_args(words)
     torch.set_num_threads(1)
     console = Screen(sys.stderr if options.json else None, width=220)
-    context = Context(options.models, not options.docs, describe(["python -m benchmarks lab", *words]), console)
+    context = begun(["lab", *words], console, quick=not options.docs, models=options.models)
     if options.record is not None:
         spec = DrafterSpec(DrafterKind(options.kind))
         first = GROUPS[(options.scenario or DEFAULT)[0]][0]
@@ -77,7 +78,7 @@ def _distinct(scenarios: Sequence[Scenario]) -> list[Scenario]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks lab", description=__doc__)
+    parser = parser_of("lab", __doc__, "--docs", "--models")
     parser.add_argument("--scenario", action="append", choices=tuple(GROUPS), help="a group; may be said several times")
     parser.add_argument("--replay", type=Path, help="a trace in the place of models")
     parser.add_argument(
@@ -91,8 +92,6 @@ def _parser() -> argparse.ArgumentParser:
         "--own-noise", action="store_true", help="record: the drafter does not share the target's noise"
     )
     parser.add_argument("--json", action="store_true", help="the rows on stdout; the table goes to stderr")
-    parser.add_argument("--docs", action="store_true", help="write to docs/results in the place of build/results")
-    parser.add_argument("--models", type=Path, default=Path("models/pocket"), help="folder with target and drafts")
     return parser
 
 
@@ -107,15 +106,6 @@ def _rows(context: Context, source: Source, scenarios: Sequence[Scenario]) -> li
 
 
 def _finish(context: Context, name: str, rows: list[Row], settings: dict[str, object]) -> None:
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        names = [
-            f"{row['name']}, {row['drafter']}, {row['policy']}, T={row['temperature']:g}, {row['delay_ms']:g} ms"
-            for row in rows
-        ]
-        axes.barh(range(len(rows)), [float(str(row["rate"])) for row in rows])
-        axes.set_yticks(range(len(rows)), names, fontsize=5)
-        axes.invert_yaxis()
-        axes.set_xlabel("committed tokens/s, virtual time")
-
+    named = "{name}, {drafter}, {policy}, T={temperature:g}, {delay_ms:g} ms".format_map
+    draw = partial(sideways, rows=rows, name=named, key="rate", xlabel="committed tokens/s, virtual time")
     context.finish(name, "The laboratory: virtual time, no noise", COLUMNS, rows, settings, NOTES, draw)

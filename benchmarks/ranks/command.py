@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.context import Context
-from benchmarks.machine import describe
 from benchmarks.ports import free_ports
 from benchmarks.prompts import held_out
 from benchmarks.ranks.bench import Advance, Cell, Parked, Turns, Wakes, Way, rest, visit, wake
@@ -29,6 +28,7 @@ from benchmarks.ranks.table import (
     weights_note,
 )
 from benchmarks.ranks.weights import weights
+from benchmarks.runner import begun, parser_of
 from specsplit.cli.local import LocalCluster
 from specsplit.cli.screen import Screen
 from specsplit.errors import SpecsplitError
@@ -43,8 +43,7 @@ WAKES_EACH, REST_S, RESTS = 30, 10.0, 3
 def main(words: Sequence[str]) -> None:
     """Run what is asked for, print, write; status 1 if the soak found a fault."""
     options = _parser().parse_args(words)
-    console = Screen(width=160)
-    context = Context(options.models, options.quick, describe(["python -m benchmarks ranks", *words]), console)
+    context = begun(["ranks", *words], Screen(width=160), quick=options.quick, models=options.models)
     try:
         sound = soak(context, RANKS, options.soak, options.seed) if options.soak else _measured(context)
     except SpecsplitError as error:
@@ -53,11 +52,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks ranks", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="a small run that shows it works; results go to build/results"
-    )
-    parser.add_argument("--models", type=Path, default=Path("models/pocket"), help="folder with the target")
+    parser = parser_of("ranks", __doc__, "--quick", "--models")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="requests, kills and revivals at random times")
     parser.add_argument("--seed", type=int, default=0, help="soak: of everything that is drawn")
     return parser

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.scrape import fetched, samples
+from benchmarks.scrape import Sums, fetched, summed
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Sums):
     """Sums since start, of one verifier or of several."""
 
     steps: float = 0.0
@@ -27,12 +27,6 @@ class Counters:
     """The sum over wakes of the time from work to forward."""
     wakes: float = 0.0
     forward_s: float = 0.0
-
-    def __sub__(self, before: Counters) -> Counters:
-        return Counters(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(before), strict=True)))
-
-    def __add__(self, other: Counters) -> Counters:
-        return Counters(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def idle_share(self) -> float:
@@ -54,8 +48,7 @@ _NAMES = {
 
 def counted(metrics: str) -> Counters:
     """Sums since start, of what a verifier's /metrics say. Raises KeyError if one of them is missing."""
-    found = {sample: value for sample, value in samples(metrics) if sample in _NAMES}
-    return Counters(**{field: found[name] for name, field in _NAMES.items()})
+    return summed(Counters, _NAMES, metrics)
 
 
 def read(urls: Iterable[str]) -> Counters:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from benchmarks.plots import lines
 from benchmarks.ranks.bench import Cell, Parked, Turns, Wakes
 from benchmarks.ranks.weights import Weights
 from benchmarks.report import Row
@@ -26,10 +27,10 @@ def turn_row(cell: Cell, turns: Turns) -> Row:
     rate, tokens, made = spread(turns.turns_per_s), spread(turns.tokens_per_s), turns.counters
     return {
         "way": cell.way, "drafter": cell.drafter, "callers": cell.callers, "busy": spread(turns.busy).median,
-        "turns_per_s": rate.median, "turns_spread": f"{rate.low:.3g}..{rate.high:.3g}", "turns_rate": rate,
+        "turns_per_s": rate.median, "turns_spread": rate.quartiles(), "turns_rate": rate,
         "idle_share": made.idle_share, "imbalance": made.imbalance / made.turns if made.turns else 1.0,
         "forward_ms": made.forward_s * 1e3 / max(1.0, made.steps),
-        "tokens_per_s": tokens.median, "tokens_spread": f"{tokens.low:.3g}..{tokens.high:.3g}", "tokens_rate": tokens,
+        "tokens_per_s": tokens.median, "tokens_spread": tokens.quartiles(), "tokens_rate": tokens,
     }  # fmt: skip
 
 
@@ -71,18 +72,13 @@ def weights_note(by_size: Mapping[int, Weights]) -> str:
 
 def draw_turns(figure: Figure, rows: Sequence[Row]) -> None:
     """Turns and tokens per second, by requests at once."""
-    left, right = figure.subplots(1, 2)
-    for way, drafter in dict.fromkeys((row["way"], row["drafter"]) for row in rows):
-        here = [row for row in rows if (row["way"], row["drafter"]) == (way, drafter)]
-        for panel, key in ((left, "turns_per_s"), (right, "tokens_per_s")):
-            panel.plot(
-                [row["callers"] for row in here], [row[key] for row in here], marker="o", label=f"{way}, {drafter}"
-            )
-    for panel, name in ((left, "turns/s"), (right, "tokens/s")):
+    axes = figure.subplots(1, 2)
+    for panel, (key, unit) in zip(axes, (("turns_per_s", "turns/s"), ("tokens_per_s", "tokens/s")), strict=True):
+        lines(panel, rows, lambda row: f"{row['way']}, {row['drafter']}", "callers", key)
         panel.set_xlabel("requests at once")
-        panel.set_ylabel(name)
+        panel.set_ylabel(unit)
         panel.set_ylim(bottom=0)
-    left.legend(fontsize=7)
+    axes[0].legend(fontsize=7)
 
 
 def draw_wakes(figure: Figure, wakes: Mapping[str, Wakes]) -> None:

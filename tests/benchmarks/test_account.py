@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from benchmarks.account import Account, ForwardClock, VerifierAccount, accounted
-from benchmarks.speedup import Measured
+from benchmarks.ways import Measured
 
 METRICS = """\
 # TYPE specsplit_steps_total counter

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import context
 from benchmarks.gpu import command
 from benchmarks.gpu.aims import AIMS
 from benchmarks.gpu.card import problem
 from benchmarks.gpu.child import GRACE_S, Order, run
 from benchmarks.gpu.findings import Figure, Findings, Skipped
 from benchmarks.gpu.job import QUICK, Job
-from benchmarks.gpu.pair import ALONE, HIT, HIT_WAITED, MISS, busy, device_spans, gaps_of, pair
+from benchmarks.gpu.pair import ALONE, HIT, HIT_WAITED, MISS, device_spans, gaps_of, pair
 from benchmarks.gpu.parity import counted, failed, gpu_tests, skipped
 from benchmarks.gpu.parts import PARTS, part
 from benchmarks.gpu.rates import rates
@@ -26,6 +27,7 @@ from benchmarks.gpu.table import NO_GPU, report
 from benchmarks.gpu.targets import CONFIGS, write_config
 from benchmarks.gpu.verify import Bytes, verify
 from benchmarks.gpu.wide import widen
+from benchmarks.lab.ledger import covered_s
 from specsplit.cli.folders import drafts_beside
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, PageTable, Row
@@ -78,7 +80,7 @@ def test_what_a_device_did_at_once_counts_once() -> None:
         ("gpu_memset", 20.25, 0.5),
     ]
     events = [{"cat": kind, "ts": start, "dur": length} for kind, start, length in kinds]
-    assert busy(list(device_spans(events))) == 16.0
+    assert covered_s(list(device_spans(events))) == 16.0
 
 
 def test_the_outcomes_of_tests_are_counted_with_workers_and_without_and_not_again_in_the_summary() -> None:
@@ -221,8 +223,9 @@ def test_aims_stand_beside_what_was_measured_and_where_nothing_was_the_table_say
 def test_a_run_on_a_cpu_says_that_it_is_no_gpu_figure_and_leaves_the_docs_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("RESULTS", "QUICK_RESULTS", "WORK"):
-        monkeypatch.setattr(command, name, tmp_path / name)
+    monkeypatch.setattr(command, "WORK", tmp_path / "WORK")
+    for name in ("RESULTS", "QUICK_RESULTS"):
+        monkeypatch.setattr(context, name, tmp_path / name)
     monkeypatch.setattr(command, "PARTS", (part("parity"), part("verify tiny"), replace(part("rates"), least_s=1e6)))
     with pytest.raises(SystemExit) as ended:
         command.main(["--device", "cpu", "--quick", "--models", str(MODELS), "--set", "attention=torch"])
