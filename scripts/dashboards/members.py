@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from grafana_foundation_sdk.models import dashboard
 
+from scripts.dashboards import panels
 from scripts.dashboards.page import CHOSEN, Row, page
-from scripts.dashboards.panels import Query, limits, lines
+from scripts.dashboards.panels import Query, lines, pages_used
 from scripts.dashboards.promql import Source
 from specsplit.observe import metric_table as table
 from specsplit.observe.metric import Metric
 
 CHOICE = Source(CHOSEN)
+of, chart = partial(panels.of, CHOICE), partial(panels.chart, CHOICE)
+SEEN = "Members as the coordinator sees them. A draining one takes no new sessions."
 JOBS = 'job=~"specsplit.*"'
 """The jobs of deploy/prometheus/prometheus.yml."""
 
@@ -28,13 +33,7 @@ def members() -> dashboard.Dashboard:
 
 def _cluster() -> Row:
     return "Cluster", [
-        lines(
-            "Members",
-            "Members as the coordinator sees them. A draining one takes no new sessions.",
-            "none",
-            [Query(CHOICE.level(table.MEMBERS, "role, state"), "{{role}} {{state}}")],
-            width=12,
-        ),
+        chart("Members", table.MEMBERS, "role, state", says=SEEN, width=12),
         lines(
             "CPU",
             "Cores that each process keeps busy.",
@@ -54,10 +53,7 @@ def _cluster() -> Row:
             "Sessions that went on with another verifier, or with the same one come back, by cause; times that a verifier took the KV "
             "pages of a session back.",
             "cps",
-            [
-                Query(CHOICE.rate(table.SESSION_FAILOVERS, "cause"), "{{cause}}"),
-                Query(CHOICE.rate(table.PREEMPTIONS, "instance"), "{{instance}} preemption"),
-            ],
+            [of(table.SESSION_FAILOVERS, "cause"), of(table.PREEMPTIONS, "instance", "preemption")],
             width=12,
         ),
     ]
@@ -65,46 +61,29 @@ def _cluster() -> Row:
 
 def _verifiers() -> Row:
     by = "instance"
+    busy = f"sum by (instance) (rate({CHOICE.series(table.STEP_TIME, '_sum')}[$__rate_interval]))"
     return "Verifiers", [
         lines(
             "Sessions",
             "Sessions that hold KV pages, and sessions that wait for some.",
             "none",
-            [
-                Query(CHOICE.level(table.RUNNING_SESSIONS, by), "{{instance}} running"),
-                Query(CHOICE.level(table.WAITING_SESSIONS, by), "{{instance}} waiting"),
-            ],
+            [of(table.RUNNING_SESSIONS, by, "running"), of(table.WAITING_SESSIONS, by, "waiting")],
         ),
-        lines(
+        chart(
             "Steps",
-            "Forward passes of the target per second.",
-            "suffix: steps/s",
-            [Query(CHOICE.rate(table.STEPS, by), "{{instance}}")],
+            table.STEPS,
+            by,
+            says="Forward passes of the target per second.",
+            unit="suffix: steps/s",
             spans="step",
         ),
-        lines(
-            "Tokens",
-            "Tokens generated per second.",
-            "suffix: tok/s",
-            [Query(CHOICE.rate(table.GENERATED_TOKENS, by), "{{instance}}")],
-        ),
-        lines(
-            "Verify time",
-            "Mean time of one forward pass of the target.",
-            "s",
-            [Query(CHOICE.mean(table.VERIFY_TIME, by), "{{instance}}")],
-            spans="step",
-        ),
+        chart("Tokens", table.GENERATED_TOKENS, by, says="Tokens generated per second.", unit="suffix: tok/s"),
+        chart("Verify time", table.VERIFY_TIME, by, says="Mean time of one forward pass of the target.", spans="step"),
         lines(
             "Busy",
             "Share of the time in which a step is under way, waits for drafters included.",
             "percentunit",
-            [
-                Query(
-                    f"sum by (instance) (rate({CHOICE.series(table.STEP_TIME, '_sum')}[$__rate_interval]))",
-                    "{{instance}}",
-                )
-            ],
+            [Query(busy, "{{instance}}")],
             top=1,
         ),
         lines(
@@ -114,21 +93,21 @@ def _verifiers() -> Row:
             "had handed over to a better one.",
             "cps",
             [
-                Query(CHOICE.rate(table.DRAFTERS_LOST, by), "{{instance}} stream lost"),
-                Query(CHOICE.rate(table.DRAFTERS_DROPPED, by), "{{instance}} of these dropped"),
-                Query(CHOICE.rate(table.FAILOVERS, by), "{{instance}} failover"),
-                Query(CHOICE.rate(table.HAND_OVERS, by), "{{instance}} handed over"),
+                of(table.DRAFTERS_LOST, by, "stream lost"),
+                of(table.DRAFTERS_DROPPED, by, "of these dropped"),
+                of(table.FAILOVERS, by, "failover"),
+                of(table.HAND_OVERS, by, "handed over"),
             ],
         ),
     ]
 
 
-def _mean_or_0(metric: Metric) -> str:
+def _mean_or_0(metric: Metric) -> list[Query]:
     """The mean by instance of what may not have been observed at all: most verifiers are alone."""
     total, count = (
         f"sum by (instance) (rate({CHOICE.series(metric, suffix)}[$__rate_interval]))" for suffix in ("_sum", "_count")
     )
-    return f"{total} / clamp_min({count}, 1e-9)"
+    return [Query(f"{total} / clamp_min({count}, 1e-9)", "{{instance}}")]
 
 
 def _groups() -> Row:
@@ -139,98 +118,62 @@ def _groups() -> Row:
             "Forward passes per second that a rank took part in without tokens of its own, since another rank of its group had some; how "
             "often the group woke up. Between two waves it costs nothing.",
             "cps",
-            [
-                Query(CHOICE.rate(table.IDLE_TURNS, by), "{{instance}} idle turn"),
-                Query(CHOICE.rate(table.WAVES, by), "{{instance}} wave"),
-            ],
+            [of(table.IDLE_TURNS, by, "idle turn"), of(table.WAVES, by, "wave")],
         ),
         lines(
             "Imbalance",
             "Tokens of the rank that has most, by the mean of all ranks of its group: 1 is even, the number of ranks is one rank alone; "
             "0 while nobody steps.",
             "none",
-            [Query(_mean_or_0(table.TURN_IMBALANCE), "{{instance}}")],
+            _mean_or_0(table.TURN_IMBALANCE),
         ),
         lines(
             "Wake time",
             "From when a rank had work while its group was parked to the forward of its first step, the mean; 0 if none woke up.",
             "s",
-            [Query(_mean_or_0(table.WAKE_TIME), "{{instance}}")],
+            _mean_or_0(table.WAKE_TIME),
         ),
     ]
 
 
 def _drafters() -> Row:
-    by = "kind, instance"
+    by, member = "kind, instance", "job, instance"
     return "Drafters", [
-        lines(
-            "Sessions",
-            "Sessions that each drafter grows for.",
-            "none",
-            [Query(CHOICE.level(table.OPEN_SESSIONS, by), "{{kind}} {{instance}}")],
-            spans="spec_draft",
-        ),
-        lines(
-            "Streams",
-            "Verifiers that each drafter grows for.",
-            "none",
-            [Query(CHOICE.level(table.OPEN_STREAMS, by), "{{kind}} {{instance}}")],
-        ),
-        lines(
+        chart("Sessions", table.OPEN_SESSIONS, by, says="Sessions that each drafter grows for.", spans="spec_draft"),
+        chart("Streams", table.OPEN_STREAMS, by, says="Verifiers that each drafter grows for."),
+        chart(
             "Expansions",
-            "Forward passes per second.",
-            "suffix: exp/s",
-            [Query(CHOICE.rate(table.EXPANSIONS, by), "{{kind}} {{instance}}")],
+            table.EXPANSIONS,
+            by,
+            says="Forward passes per second.",
+            unit="suffix: exp/s",
             spans="expansion",
         ),
-        lines(
-            "Draft time",
-            "Mean time of one expansion.",
-            "s",
-            [Query(CHOICE.mean(table.DRAFT_TIME, by), "{{kind}} {{instance}}")],
-            spans="expansion",
-        ),
-        lines(
+        chart("Draft time", table.DRAFT_TIME, by, says="Mean time of one expansion.", spans="expansion"),
+        chart(
             "Refusals",
-            "Sessions that a drafter ended on its side, by gRPC status: resource_exhausted means that it is full.",
-            "cps",
-            [Query(CHOICE.rate(table.REFUSALS, "code, instance"), "{{instance}} {{code}}")],
+            table.REFUSALS,
+            "code, instance",
+            says="Sessions that a drafter ended on its side, by gRPC status: resource_exhausted means that it is full.",
+            called="{{instance}} {{code}}",
             stacked=True,
         ),
-        lines(
-            "KV pages used",
-            "Share of its KV pages that each member's sessions hold, verifiers included.",
-            "percentunit",
-            [
-                Query(
-                    f"{CHOICE.level(table.KV_PAGES_USED, 'job, instance')} / {CHOICE.level(table.KV_PAGES, 'job, instance')}",
-                    "{{job}} {{instance}}",
-                )
-            ],
-            thresholds=limits(0.8, 0.95),
-            top=1,
-        ),
+        pages_used(CHOICE, "Share of its KV pages that each member's sessions hold, verifiers included."),
         lines(
             "Forwards with and without a graph",
             "Forward passes a second: those that were a CUDA graph, and those that ran eagerly although others are one, by reason; size "
             "means that cuda_graph_tokens or cuda_graph_rows is too small for them, layers that cuda_graph_layers lacks what a head reads.",
             "ops",
-            [
-                Query(CHOICE.rate(table.GRAPH_FORWARDS, "job, instance"), "{{job}} {{instance}} graph"),
-                Query(CHOICE.rate(table.EAGER_FORWARDS, "job, instance, reason"), "{{job}} {{instance}} {{reason}}"),
-            ],
+            [of(table.GRAPH_FORWARDS, member, "graph"), of(table.EAGER_FORWARDS, f"{member}, reason")],
             stacked=True,
         ),
-        lines(
+        chart(
             "Graphs",
-            "Forward passes that a member has captured as CUDA graphs at start. 0: every one runs eagerly, and its log says why.",
-            "none",
-            [Query(CHOICE.level(table.GRAPHS, "job, instance"), "{{job}} {{instance}}")],
+            table.GRAPHS,
+            member,
+            says="Forward passes that a member has captured as CUDA graphs at start. 0: every one runs eagerly, and its log says why.",
         ),
-        lines(
-            "Memory of graphs",
-            "Memory of the device that a member's CUDA graphs take.",
-            "bytes",
-            [Query(CHOICE.level(table.GRAPH_BYTES, "job, instance"), "{{job}} {{instance}}")],
+        chart(
+            "Memory of graphs", table.GRAPH_BYTES, member, says="Memory of the device that a member's CUDA graphs take."
         ),
     ]

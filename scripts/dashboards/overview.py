@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from grafana_foundation_sdk.models import dashboard
 
+from scripts.dashboards import panels
 from scripts.dashboards.page import Row, page
-from scripts.dashboards.panels import Query, distribution, limits, lines, number, percentiles
+from scripts.dashboards.panels import Query, distribution, limits, lines, number, pages_used
 from scripts.dashboards.promql import Source
 from specsplit.observe import metric_table as table
 
 ALL = Source()
+of, chart, times = (partial(each, ALL) for each in (panels.of, panels.chart, panels.times))
+BUDGET = "Share of requests that ended with an error that is not the caller's doing. The budget is 1 %."
 BLAMELESS = "cancelled|invalid_argument|not_found|unimplemented"
 """Statuses that are the caller's doing; the same as in deploy/prometheus/rules."""
 ERRORS = ALL.rate(table.REQUESTS_FAILED, where=f'code!~"{BLAMELESS}"')
@@ -30,13 +35,7 @@ def overview() -> dashboard.Dashboard:
 def _glance() -> Row:
     return "At a glance", [
         number("Requests", "Requests that ended, per second.", "reqps", REQUESTS),
-        number(
-            "Errors",
-            "Share of requests that ended with an error that is not the caller's doing. The budget is 1 %.",
-            "percentunit",
-            f"{ERRORS} / {REQUESTS}",
-            thresholds=limits(0.01, 0.05),
-        ),
+        number("Errors", BUDGET, "percentunit", f"{ERRORS} / {REQUESTS}", thresholds=limits(0.01, 0.05)),
         number(
             "Time to first token, p99",
             "99 of 100 requests had their first token by then.",
@@ -78,19 +77,17 @@ def _glance() -> Row:
 
 def _latency() -> Row:
     return "Latency", [
-        lines(
+        times(
             "Time to first token",
-            "From the arrival of a request to its first tokens. A point on the graph is the exemplar of a trace.",
-            "s",
-            percentiles(ALL, table.TIME_TO_FIRST_TOKEN),
+            table.TIME_TO_FIRST_TOKEN,
+            says=f"{table.TIME_TO_FIRST_TOKEN.help} A point on the graph is the exemplar of a trace.",
             thresholds=limits(1, 5),
             spans="generate",
         ),
-        lines(
+        times(
             "Between tokens",
-            "Time between tokens; a burst of k tokens is k intervals.",
-            "s",
-            percentiles(ALL, table.INTER_TOKEN_LATENCY),
+            table.INTER_TOKEN_LATENCY,
+            says="Time between tokens; a burst of k tokens is k intervals.",
             thresholds=limits(0.1, 0.5),
             spans="decode",
         ),
@@ -102,46 +99,30 @@ def _latency() -> Row:
             exemplars=True,
             spans="decode",
         ),
-        lines(
-            "Whole requests",
-            "From the arrival of a request to its last message; requests that failed are not in it.",
-            "s",
-            percentiles(ALL, table.REQUEST_DURATION),
-            spans="generate",
-            width=12,
-        ),
-        lines(
-            "In the queue",
-            "From the arrival of a request to its place on a verifier, tokenizing included.",
-            "s",
-            percentiles(ALL, table.QUEUE_TIME),
-            thresholds=limits(1, 5),
-            spans="queue",
-            width=12,
-        ),
+        times("Whole requests", table.REQUEST_DURATION, spans="generate", width=12),
+        times("In the queue", table.QUEUE_TIME, thresholds=limits(1, 5), spans="queue", width=12),
     ]
 
 
 def _throughput() -> Row:
     return "Throughput", [
-        lines(
+        chart(
             "Requests that ended with a text",
-            "By finish reason: stop is an end token or a stop string, length is max_tokens or a full context.",
-            "reqps",
-            [Query(ALL.rate(table.REQUESTS_FINISHED, "reason"), "{{reason}}")],
+            table.REQUESTS_FINISHED,
+            "reason",
+            unit="reqps",
+            says="By finish reason: stop is an end token or a stop string, length is max_tokens or a full context.",
             stacked=True,
         ),
-        lines(
-            "Tokens out", "Tokens generated.", "suffix: tok/s", [Query(ALL.rate(table.GENERATED_TOKENS), "generated")]
-        ),
+        chart("Tokens out", table.GENERATED_TOKENS, says="Tokens generated.", unit="suffix: tok/s", called="generated"),
         lines(
             "Tokens in",
             "Tokens of prompts: those that came, those whose KV was there already, and those that were read.",
             "suffix: tok/s",
             [
-                Query(ALL.rate(table.PROMPT_TOKENS), "prompts"),
-                Query(ALL.rate(table.CACHED_TOKENS), "cached"),
-                Query(ALL.rate(table.PREFILL_TOKENS), "read"),
+                of(table.PROMPT_TOKENS, "", "prompts"),
+                of(table.CACHED_TOKENS, "", "cached"),
+                of(table.PREFILL_TOKENS, "", "read"),
             ],
         ),
     ]
@@ -149,16 +130,12 @@ def _throughput() -> Row:
 
 def _errors() -> Row:
     return "Errors", [
-        lines(
-            "Requests that failed",
-            "By gRPC status.",
-            "reqps",
-            [Query(ALL.rate(table.REQUESTS_FAILED, "code"), "{{code}}")],
-            stacked=True,
+        chart(
+            "Requests that failed", table.REQUESTS_FAILED, "code", says="By gRPC status.", unit="reqps", stacked=True
         ),
         lines(
             "Errors, share",
-            "Share of requests that ended with an error that is not the caller's doing. The budget is 1 %.",
+            BUDGET,
             "percentunit",
             [Query(f"{ERRORS} / {REQUESTS}", "errors")],
             thresholds=limits(0.01, 0.05),
@@ -169,12 +146,12 @@ def _errors() -> Row:
             "gave their KV pages back, to be computed again.",
             "cps",
             [
-                Query(ALL.rate(table.MEMBERS_LOST, "role"), "{{role}} lost"),
-                Query(ALL.rate(table.DRAFTERS_LOST), "stream lost"),
-                Query(ALL.rate(table.FAILOVERS), "failover"),
-                Query(ALL.rate(table.PREEMPTIONS), "preemption"),
-                Query(ALL.rate(table.SESSION_FAILOVERS, "cause"), "session moved: {{cause}}"),
-                Query(ALL.rate(table.RESUMED_TOKENS), "tokens read again"),
+                of(table.MEMBERS_LOST, "role", "lost"),
+                of(table.DRAFTERS_LOST, "", "stream lost"),
+                of(table.FAILOVERS, "", "failover"),
+                of(table.PREEMPTIONS, "", "preemption"),
+                of(table.SESSION_FAILOVERS, "cause", "session moved: {{cause}}"),
+                of(table.RESUMED_TOKENS, "", "tokens read again"),
             ],
         ),
     ]
@@ -186,24 +163,12 @@ def _saturation() -> Row:
             "Requests now",
             "Requests that have a place on a verifier, and requests that wait for one.",
             "none",
-            [
-                Query(ALL.level(table.RUNNING_REQUESTS), "running"),
-                Query(ALL.level(table.QUEUED_REQUESTS), "queued"),
-            ],
+            [of(table.RUNNING_REQUESTS, "", "running"), of(table.QUEUED_REQUESTS, "", "queued")],
             width=12,
         ),
-        lines(
-            "KV pages used",
+        pages_used(
+            ALL,
             "Share of its KV pages that each member's sessions hold. Full means that sessions wait, or are not drafted for.",
-            "percentunit",
-            [
-                Query(
-                    f"{ALL.level(table.KV_PAGES_USED, 'job, instance')} / {ALL.level(table.KV_PAGES, 'job, instance')}",
-                    "{{job}} {{instance}}",
-                )
-            ],
-            thresholds=limits(0.8, 0.95),
-            top=1,
             width=12,
         ),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from grafana_foundation_sdk.builders import common as common_builders
@@ -15,7 +16,8 @@ from grafana_foundation_sdk.models import heatmap as heatmap_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from scripts.dashboards.promql import Source
-from specsplit.observe.metric import Metric
+from specsplit.observe import metric_table as table
+from specsplit.observe.metric import Kind, Metric
 
 PROMETHEUS = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TRACES = "specsplit-traces"
@@ -41,6 +43,32 @@ def limits(warn: float, bad: float) -> tuple[Threshold, ...]:
     if bad > warn:
         return ((None, "green"), (warn, "yellow"), (bad, "red"))
     return ((None, "red"), (bad, "yellow"), (warn, "green"))
+
+
+def of(source: Source, metric: Metric, by: str = "", called: str = "") -> Query:
+    """How a metric goes, by these labels; its series are called by them and by `called`, unless that names labels itself."""
+    labels = " ".join(f"{{{{{label}}}}}" for label in by.split(", ") if label)
+    legend = called if "{{" in called else f"{labels} {called}".strip()
+    return Query(source.course(metric, by), legend)
+
+
+def chart(
+    source: Source, title: str, metric: Metric, by: str = "", *, unit: str = "", says: str = "", called: str = "", **style: Any
+) -> timeseries.Panel:  # fmt: skip
+    """A metric over time. Sentence and unit are those of the table, unless others are given."""
+    return lines(title, says or metric.help, unit or unit_of(metric), [of(source, metric, by, called)], **style)
+
+
+def times(source: Source, title: str, metric: Metric, *, says: str = "", **style: Any) -> timeseries.Panel:
+    """The quantiles of a histogram over time, with the table's sentence unless another is given."""
+    return lines(title, says or metric.help, unit_of(metric), percentiles(source, metric), **style)
+
+
+def unit_of(metric: Metric) -> str:
+    """The unit of how a metric goes, as Grafana calls it."""
+    if metric.kind is Kind.COUNTER:
+        return "Bps" if metric.unit == "bytes" else "cps"
+    return {"seconds": "s", "bytes": "bytes"}.get(metric.unit, "none")
 
 
 def percentiles(source: Source, metric: Metric) -> list[Query]:
@@ -87,6 +115,13 @@ def lines(
     if spans:
         panel = panel.links([link_to_traces(spans)])
     return panel.targets([_target(query, index) for index, query in enumerate(queries)])
+
+
+def pages_used(source: Source, says: str, **style: Any) -> timeseries.Panel:
+    """The share of its KV pages that each member has in use."""
+    used, there = (source.level(metric, "job, instance") for metric in (table.KV_PAGES_USED, table.KV_PAGES))
+    shown = [Query(f"{used} / {there}", "{{job}} {{instance}}")]
+    return lines("KV pages used", says, "percentunit", shown, thresholds=limits(0.8, 0.95), top=1, **style)
 
 
 def number(

@@ -42,6 +42,11 @@ class Source:
         total, count = (f"sum{_by(by)} (rate({self.series(metric, suffix)}{WINDOW}))" for suffix in ("_sum", "_count"))
         return f"{total} / {count}"
 
+    def course(self, metric: Metric, by: str = "") -> str:
+        """How a metric goes, whatever its kind: a counter's rate, a gauge's level, a histogram's mean."""
+        ways = {Kind.COUNTER: self.rate, Kind.GAUGE: self.level, Kind.HISTOGRAM: self.mean}
+        return ways[metric.kind](metric, by)
+
     def quantile(self, share: float, metric: Metric, by: str = "") -> str:
         """What a share of a histogram's observations do not exceed."""
         within = f"{by}, le" if by else "le"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from grafana_foundation_sdk.models import dashboard
 
+from scripts.dashboards import panels
 from scripts.dashboards.page import CHOSEN, Panel, Row, page
-from scripts.dashboards.panels import Query, distribution, limits, lines, number, percentiles
+from scripts.dashboards.panels import Query, distribution, limits, lines, number
 from scripts.dashboards.promql import Source
 from specsplit.observe import metric_table as table
 
 CHOICE = Source(CHOSEN)
+of, chart, times = (partial(each, CHOICE) for each in (panels.of, panels.chart, panels.times))
 _EXPECTED = CHOICE.level(table.ADAPTIVE_EXPECTED_RATE, "instance")
 _STATIC = CHOICE.level(table.ADAPTIVE_STATIC_RATE, "instance")
 
@@ -63,11 +67,11 @@ def _totals() -> list[Panel]:
 
 def _accepted() -> list[Panel]:
     return [
-        lines(
+        chart(
             "Accept length by verifier",
-            "Tokens per session step with a drafter: accepted nodes and the bonus.",
-            "none",
-            [Query(CHOICE.mean(table.ACCEPT_LENGTH, "instance"), "{{instance}}")],
+            table.ACCEPT_LENGTH,
+            "instance",
+            says="Tokens per session step with a drafter: accepted nodes and the bonus.",
             thresholds=limits(1.5, 1.05),
             spans="spec_verify",
         ),
@@ -128,18 +132,19 @@ def _outcome() -> Row:
             "drafter was still growing; none: none did, and the drafter rested.",
             "cps",
             [
-                Query(CHOICE.rate(table.HITS), "hit"),
-                Query(CHOICE.rate(table.MISSES, "cause"), "miss: {{cause}}"),
+                of(table.HITS, "", "hit"),
+                of(table.MISSES, "cause", "miss: {{cause}}"),
             ],
             stacked=True,
             spans="spec_verify",
         ),
-        lines(
+        chart(
             "Nodes drafted for nothing",
-            "rejected: verified and not accepted; unverified: cut off by a commit before a step took them; late: their parent "
+            table.WASTED_NODES,
+            "cause",
+            says="rejected: verified and not accepted; unverified: cut off by a commit before a step took them; late: their parent "
             "was gone when they came.",
-            "suffix: nodes/s",
-            [Query(CHOICE.rate(table.WASTED_NODES, "cause"), "{{cause}}")],
+            unit="suffix: nodes/s",
             stacked=True,
         ),
         lines(
@@ -147,9 +152,9 @@ def _outcome() -> Row:
             "Nodes that came from drafters, nodes that were verified, and nodes that were accepted.",
             "suffix: nodes/s",
             [
-                Query(CHOICE.rate(table.NODES_RECEIVED), "received"),
-                Query(CHOICE.rate(table.DRAFTED), "verified"),
-                Query(CHOICE.rate(table.ACCEPTED), "accepted"),
+                of(table.NODES_RECEIVED, "", "received"),
+                of(table.DRAFTED, "", "verified"),
+                of(table.ACCEPTED, "", "accepted"),
             ],
         ),
     ]
@@ -176,10 +181,7 @@ def _chosen() -> list[Panel]:
             "Tokens per second that the controllers expect of the plans in force, and of the plans of the settings. Who has not said "
             "counts as 0.",
             "suffix: tok/s",
-            [
-                Query(CHOICE.level(table.ADAPTIVE_EXPECTED_RATE), "in force"),
-                Query(CHOICE.level(table.ADAPTIVE_STATIC_RATE), "as set"),
-            ],
+            [of(table.ADAPTIVE_EXPECTED_RATE, "", "in force"), of(table.ADAPTIVE_STATIC_RATE, "", "as set")],
         ),
         lines(
             "Gain over the plan of the settings",
@@ -190,11 +192,11 @@ def _chosen() -> list[Panel]:
             thresholds=limits(0.0, -0.1),
             signed=True,
         ),
-        lines(
+        chart(
             "Controller in force",
-            "Verifiers by the controller that decides about their plan.",
-            "none",
-            [Query(CHOICE.level(table.ADAPTIVE_CONTROLLER, "controller"), "{{controller}}")],
+            table.ADAPTIVE_CONTROLLER,
+            "controller",
+            says="Verifiers by the controller that decides about their plan.",
             stacked=True,
         ),
     ]
@@ -202,11 +204,11 @@ def _chosen() -> list[Panel]:
 
 def _reckoned() -> list[Panel]:
     return [
-        lines(
+        chart(
             "Accept length that controllers reckon with",
-            "Tokens that a session commits in a step, bonus included.",
-            "none",
-            [Query(CHOICE.level(table.ADAPTIVE_ACCEPT_LENGTH, "instance"), "{{instance}}")],
+            table.ADAPTIVE_ACCEPT_LENGTH,
+            "instance",
+            says="Tokens that a session commits in a step, bonus included.",
         ),
         lines(
             "Costs that controllers reckon with",
@@ -222,12 +224,7 @@ def _reckoned() -> list[Panel]:
 
 def _made() -> list[Panel]:
     return [
-        lines(
-            "Switches of the plan",
-            "How often the plan was changed.",
-            "cps",
-            [Query(CHOICE.rate(table.PLAN_SWITCHES, "instance"), "{{instance}}")],
-        ),
+        chart("Switches of the plan", table.PLAN_SWITCHES, "instance", says="How often the plan was changed."),
         lines(
             "Size of a step",
             "Sessions and tokens in one forward pass of the target, and nodes that one session brought to it.",
@@ -248,45 +245,37 @@ def _time() -> Row:
             "Mean time of a step: waiting for drafters, the forward pass, and everything else on the engine thread.",
             "s",
             [
-                Query(CHOICE.mean(table.WAIT_TIME), "wait"),
-                Query(CHOICE.mean(table.VERIFY_TIME), "verify"),
-                Query(CHOICE.mean(table.HOST_TIME), "host"),
+                of(table.WAIT_TIME, "", "wait"),
+                of(table.VERIFY_TIME, "", "verify"),
+                of(table.HOST_TIME, "", "host"),
             ],
             stacked=True,
             spans="step",
         ),
-        lines(
+        times(
             "Steps",
-            "From the end of one step to the end of the next, idleness not counted.",
-            "s",
-            percentiles(CHOICE, table.STEP_TIME),
+            table.STEP_TIME,
+            says="From the end of one step to the end of the next, idleness not counted.",
             spans="step",
         ),
-        lines(
-            "Waits",
-            "How much of a step went by waiting for drafters.",
-            "s",
-            percentiles(CHOICE, table.WAIT_TIME),
-            spans="spec_wait",
-        ),
+        times("Waits", table.WAIT_TIME, says="How much of a step went by waiting for drafters.", spans="spec_wait"),
     ]
 
 
 def _drafting() -> Row:
     return "Drafters and the wire", [
-        lines(
+        times(
             "Round trip",
-            "From a commit to the first grow that was made after it, as verifiers see it. Draft time and round trip should be "
+            table.ROUND_TRIP,
+            says="From a commit to the first grow that was made after it, as verifiers see it. Draft time and round trip should be "
             "below the time of a step.",
-            "s",
-            percentiles(CHOICE, table.ROUND_TRIP),
             spans="spec_draft",
         ),
-        lines(
+        chart(
             "Draft time",
-            "Mean time of one expansion, by kind of drafter.",
-            "s",
-            [Query(CHOICE.mean(table.DRAFT_TIME, "kind"), "{{kind}}")],
+            table.DRAFT_TIME,
+            "kind",
+            says="Mean time of one expansion, by kind of drafter.",
             spans="expansion",
         ),
         lines(
@@ -299,25 +288,24 @@ def _drafting() -> Row:
             ],
             spans="spec_grow",
         ),
-        lines(
+        chart(
             "Messages",
-            "On streams between verifiers and drafters. sent: opens, commits, features, closes; received: grows and refusals.",
-            "suffix: msg/s",
-            [Query(CHOICE.rate(table.DRAFT_MESSAGES, "direction"), "{{direction}}")],
+            table.DRAFT_MESSAGES,
+            "direction",
+            says="On streams between verifiers and drafters. sent: opens, commits, features, closes; received: grows and refusals.",
+            unit="suffix: msg/s",
         ),
         lines(
             "Bytes",
             "Of these messages; features are among those sent.",
             "Bps",
-            [
-                Query(CHOICE.rate(table.DRAFT_BYTES, "direction"), "{{direction}}"),
-                Query(CHOICE.rate(table.FEATURE_BYTES), "features"),
-            ],
+            [of(table.DRAFT_BYTES, "direction"), of(table.FEATURE_BYTES, "", "features")],
         ),
-        lines(
+        chart(
             "Read once more",
-            "Committed tokens that the target read again, for features that a new drafter lacked.",
-            "suffix: tok/s",
-            [Query(CHOICE.rate(table.RECOMPUTED_TOKENS, "instance"), "{{instance}}")],
+            table.RECOMPUTED_TOKENS,
+            "instance",
+            says="Committed tokens that the target read again, for features that a new drafter lacked.",
+            unit="suffix: tok/s",
         ),
     ]
