@@ -13,7 +13,7 @@ from scripts.dashboards.promql import Source
 from specsplit.observe import metric_table as table
 
 ALL = Source()
-of, chart, times = (partial(each, ALL) for each in (panels.of, panels.chart, panels.times))
+of, chart, times = partial(panels.of, ALL), partial(panels.chart, ALL), partial(panels.times, ALL)
 BUDGET = "Share of requests that ended with an error that is not the caller's doing. The budget is 1 %."
 BLAMELESS = "cancelled|invalid_argument|not_found|unimplemented"
 """Statuses that are the caller's doing; the same as in deploy/prometheus/rules."""

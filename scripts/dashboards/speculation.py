@@ -13,7 +13,7 @@ from scripts.dashboards.promql import Source
 from specsplit.observe import metric_table as table
 
 CHOICE = Source(CHOSEN)
-of, chart, times = (partial(each, CHOICE) for each in (panels.of, panels.chart, panels.times))
+of, chart, times = partial(panels.of, CHOICE), partial(panels.chart, CHOICE), partial(panels.times, CHOICE)
 _EXPECTED = CHOICE.level(table.ADAPTIVE_EXPECTED_RATE, "instance")
 _STATIC = CHOICE.level(table.ADAPTIVE_STATIC_RATE, "instance")
 
