@@ -64,15 +64,19 @@ class MemberStates:
         self.scorer = DrafterScorer(self.registry, self.clock)
         self.admission = Admission(self.registry, 100, 1.0)
         self.rebalancer = Rebalancer(self.registry, self.scorer, self.admission.leases, self.clock)
-        self.verifier = self.registry.register(Register("v", "v:1", ModelInfo("toy", HERE, 512), 64))
+        self.verifier = self.join_verifier("v")
         self.drafters = {name: self.join(name, kind) for name in drafters}
 
     def join(self, name: str, kind: DrafterKind = STANDALONE) -> MemberState:
         return self.registry.register(Register(name, f"{name}:1", DrafterInfo(kind, "", HERE, 512), PLACES))
 
-    def hear(self, *reports: DrafterReport) -> None:
+    def join_verifier(self, name: str) -> MemberState:
+        return self.registry.register(Register(name, f"{name}:1", ModelInfo("toy", HERE, 512), 64))
+
+    def hear(self, *reports: DrafterReport, of: MemberState | None = None, step_ms: float = STEP_S * 1e3) -> None:
+        """What a verifier reports, the only one unless another is named."""
         told = SpeculationReport("static", drafters=reports)
-        self.registry.on_heartbeat(self.verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
+        self.registry.on_heartbeat(of or self.verifier, Heartbeat(Load(step_ms=step_ms), speculation=told))
 
     def score(self, name: str, *, sampled: bool = False) -> float:
         return self.scorer.score(self.verifier, self.drafters[name], sampled=sampled)
@@ -85,16 +89,27 @@ class MemberStates:
     def spread(self) -> dict[str, int]:
         return {name: member.running for name, member in self.drafters.items()}
 
+    def look(self, *reports: DrafterReport) -> list[HandOver]:
+        """The coordinator looks once; what it orders the verifier, which it has not been told yet."""
+        self.clock.advance(EVERY_S)
+        self.hear(*reports)
+        self.rebalancer.rebalance()
+        return list(self.verifier.hand_overs)
+
+    def order(self, *reports: DrafterReport) -> list[HandOver]:
+        """The coordinator looks once; what it orders the verifier, which is told."""
+        ordered = self.look(*reports)
+        self.verifier.hand_overs.clear()
+        return ordered
+
     def settle(self) -> list[HandOver]:
         """Let the coordinator look again and again, until it leaves everything as it is; what it ordered."""
         ordered: list[HandOver] = []
         for _ in range(200):
-            self.clock.advance(EVERY_S)
-            self.hear(*(DrafterReport(name, member.running) for name, member in self.drafters.items()))
-            self.rebalancer.rebalance()
-            if not self.verifier.hand_overs:
+            new = self.order(*(DrafterReport(name, member.running) for name, member in self.drafters.items()))
+            if not new:
                 return ordered
-            ordered.append(self.verifier.hand_overs.popleft())
+            ordered += new
         raise AssertionError("it never rests")
 
 
@@ -150,9 +165,8 @@ def test_one_that_was_never_seen_is_expected_to_bring_what_its_kind_brings() -> 
 
 def test_what_another_verifier_says_counts_until_there_is_more_to_go_by() -> None:
     members = MemberStates("a", "b")
-    other = members.registry.register(Register("w", "w:1", ModelInfo("toy", HERE, 512), 4))
     reports = (DrafterReport("a", 1, steps=500.0, accepted=0.2), DrafterReport("b", 1, steps=500.0, accepted=2.5))
-    members.registry.on_heartbeat(other, Heartbeat(speculation=SpeculationReport("static", drafters=reports)))
+    members.hear(*reports, of=members.join_verifier("w"))
     assert members.score("b") > members.score("a")
     members.clock.advance(REFRESH_EVERY_S)
     members.hear(DrafterReport("a", 1, steps=5e3, accepted=2.5), DrafterReport("b", 1, steps=5e3, accepted=0.2))
@@ -180,9 +194,7 @@ def test_one_that_answers_late_is_expected_to_bring_less_until_it_has_been_seen_
 def test_of_one_report_no_more_than_so_many_steps_count() -> None:
     members = MemberStates("d")
     for name, count, accepted in (("w", 1e9, 3.0), ("x", MOST_STEPS, 1.0)):
-        other = members.registry.register(Register(name, f"{name}:1", ModelInfo("toy", HERE, 512), 4))
-        report = DrafterReport("d", 1, count, accepted)
-        members.registry.on_heartbeat(other, Heartbeat(speculation=SpeculationReport("static", drafters=(report,))))
+        members.hear(DrafterReport("d", 1, count, accepted), of=members.join_verifier(name))
     assert members.scorer.seen(members.drafters["d"], sampled=False) == 2 * MOST_STEPS
     assert members.score("d") == pytest.approx(1 + 2.0 - 0.6 / 41 / 2 / 41), "both verifiers count alike: 2 of 1 and 3"
 
@@ -275,9 +287,7 @@ class Crowd:
 
     def __init__(self) -> None:
         self.members = MemberStates(*(f"d{number}" for number in range(40)))
-        join = self.members.registry.register
-        others = [join(Register(f"v{number}", "v:1", ModelInfo("toy", HERE, 512), 64)) for number in range(7)]
-        self.verifiers = [self.members.verifier, *others]
+        self.verifiers = [self.members.verifier, *(self.members.join_verifier(f"v{number}") for number in range(7))]
         self.scorer = CountingScorer(self.members.registry, self.members.clock)
         self.rosters = Rosters(self.members.registry, self.scorer)
         self.told = Counter[str]()
@@ -296,10 +306,10 @@ class Crowd:
 
     def beat(self, *reports: DrafterReport) -> int:
         """A second passes, in which every verifier reports twice; how many scores that took."""
-        before, told = self.scorer.asked, SpeculationReport("static", drafters=reports)
+        before = self.scorer.asked
         for verifier in self.verifiers * 2:
             self.members.clock.advance(REFRESH_EVERY_S / 16)
-            self.members.registry.on_heartbeat(verifier, Heartbeat(Load(step_ms=STEP_S * 1e3), speculation=told))
+            self.members.hear(*reports, of=verifier)
         self.draw()
         return self.scorer.asked - before
 
@@ -358,7 +368,7 @@ def test_a_drafter_that_went_is_struck_although_others_have_come_and_one_of_them
     registry = crowd.members.registry
     registry.remove(crowd.members.drafters["d7"], "gone")
     registry.register(Register("d7", "elsewhere:1", DrafterInfo(STANDALONE, "", HERE, 512), PLACES))
-    late = registry.register(Register("late", "v:1", ModelInfo("toy", HERE, 512), 64))
+    late = crowd.members.join_verifier("late")
     assert Endpoint("d7", "elsewhere:1") in crowd.rosters.latest(late).drafters
     crowd.rosters.remove_gone()
     assert Endpoint("d7", "elsewhere:1") in crowd.rosters.latest(late).drafters
@@ -383,8 +393,7 @@ def test_after_a_strike_nobody_is_told_of_a_drafter_that_may_not_be_used(changes
             case "drain" if drafter is not None:
                 members.registry.drain(drafter)
             case "late":
-                name = f"v{members.registry.changes}"
-                rosters.latest(members.registry.register(Register(name, "v:1", ModelInfo("toy", HERE, 512), 64)))
+                rosters.latest(members.join_verifier(f"v{members.registry.changes}"))
             case "draw":
                 steps = rosters.update()
             case "step":
@@ -499,14 +508,9 @@ async def test_running_sessions_go_where_their_own_kind_of_text_fares_better_and
     await members.place("b", 4)
 
     def look(of_greedy: float, of_sampled: float) -> list[HandOver]:
-        members.clock.advance(EVERY_S)
         greedy = DrafterReport("a", 2, 1e5, 1.5), DrafterReport("b", 2, 1e5, of_greedy)
         sampled = DrafterReport("a", 2, 1e5, 1.5, sampled=True), DrafterReport("b", 2, 1e5, of_sampled, sampled=True)
-        members.hear(*greedy, *sampled)
-        members.rebalancer.rebalance()
-        ordered = list(members.verifier.hand_overs)
-        members.verifier.hand_overs.clear()
-        return ordered
+        return members.order(*greedy, *sampled)
 
     to_a, to_b = Endpoint("a", "a:1"), Endpoint("b", "b:1")
     assert look(0.2, 1.5) == [HandOver("b", to_a, 1, sampled=False)]
@@ -582,11 +586,8 @@ async def test_a_verifier_that_does_not_listen_is_told_to_hand_over_one_session_
     members = MemberStates("first")
     await members.place("first", 8)
     members.drafters["late"] = members.join("late")
-    for _ in range(20):
-        members.hear(DrafterReport("first", 8))
-        members.clock.advance(EVERY_S)
-        members.rebalancer.rebalance()
-    assert len(members.verifier.hand_overs) == 1
+    orders = [members.look(DrafterReport("first", 8)) for _ in range(20)]
+    assert len(orders[-1]) == 1
     assert members.spread() == {"first": 7, "late": 1}, "as it will be once the verifier has been told"
 
 
@@ -599,13 +600,8 @@ class InVain(MemberStates):
 
     def round(self, first: int = 8, late: int = 0, *, told: bool = True) -> int:
         """The coordinator looks once; how many orders the verifier is told of."""
-        self.clock.advance(EVERY_S)
-        self.hear(DrafterReport("first", first), DrafterReport("late", late))
-        self.rebalancer.rebalance()
-        ordered = len(self.verifier.hand_overs)
-        if told:
-            self.verifier.hand_overs.clear()
-        return ordered
+        see = self.order if told else self.look
+        return len(see(DrafterReport("first", first), DrafterReport("late", late)))
 
 
 async def test_a_session_that_was_not_handed_over_is_counted_where_it_is() -> None:
@@ -684,18 +680,13 @@ class Kinds(MemberStates):
 
     def round(self, passed_s: float = EVERY_S) -> list[HandOver]:
         """The coordinator looks once; what it orders is done."""
-        self.clock.advance(passed_s)
-        self.hear(
+        self.clock.advance(passed_s - EVERY_S)
+        ordered = self.order(
             *(
-                DrafterReport(
-                    name, self.sessions[name], 1e3, self.accepted[name], sampled=True, movable=self.movable[name]
-                )
-                for name in self.drafters
+                DrafterReport(name, count, 1e3, self.accepted[name], sampled=True, movable=self.movable[name])
+                for name, count in self.sessions.items()
             )
         )
-        self.rebalancer.rebalance()
-        ordered = list(self.verifier.hand_overs)
-        self.verifier.hand_overs.clear()
         for order in ordered if self.obeys else []:
             for counts in (self.sessions, self.movable):
                 counts[order.source] -= 1
@@ -768,13 +759,8 @@ async def test_a_drafter_that_is_clearly_worse_loses_its_sessions_and_none_goes_
     await members.place("bad", 2)
 
     def look(good: float, bad: float) -> list[HandOver]:
-        members.clock.advance(EVERY_S)
-        told = {"good": good, "bad": bad}
-        members.hear(*(DrafterReport(name, members.spread()[name], 1e5, told[name]) for name in told))
-        members.rebalancer.rebalance()
-        ordered = list(members.verifier.hand_overs)
-        members.verifier.hand_overs.clear()
-        return ordered
+        told, spread = {"good": good, "bad": bad}, members.spread()
+        return members.order(*(DrafterReport(name, spread[name], 1e5, told[name]) for name in told))
 
     assert look(2.0, 1.9) == [], "that is too little"
     assert look(2.0, 0.5) == [HandOver("bad", Endpoint("good", "good:1"), 1)]
@@ -789,12 +775,8 @@ async def test_a_drafter_that_nobody_uses_is_remembered_as_it_was_and_sessions_d
     await members.place("bad", 1)
     seen, moved = {"good": 1e3, "bad": 1e3}, list[HandOver]()
     for _ in range(40):
-        members.clock.advance(EVERY_S)
-        told = {"good": 2.0, "bad": 0.4}
-        members.hear(*(DrafterReport(name, members.drafters[name].running, seen[name], told[name]) for name in told))
-        members.rebalancer.rebalance()
-        moved += members.verifier.hand_overs
-        members.verifier.hand_overs.clear()
+        told, spread = {"good": 2.0, "bad": 0.4}, members.spread()
+        moved += members.order(*(DrafterReport(name, spread[name], seen[name], told[name]) for name in told))
         members.clock.advance(NEVER_BACK_S)
         seen = {name: count if members.drafters[name].running else count / 2 for name, count in seen.items()}
     assert moved == [HandOver("bad", Endpoint("good", "good:1"), 1)], "it went, and stayed"
@@ -815,8 +797,7 @@ def test_no_number_that_a_verifier_reports_is_too_large_for_the_rebalancer(
     step_ms: float, reports: list[DrafterReport]
 ) -> None:
     members = MemberStates("a", "b")
-    told = SpeculationReport("static", drafters=tuple(reports))
-    members.registry.on_heartbeat(members.verifier, Heartbeat(Load(step_ms=step_ms), speculation=told))
+    members.hear(*reports, step_ms=step_ms)
     members.clock.advance(EVERY_S)
     members.rebalancer.rebalance()
 
