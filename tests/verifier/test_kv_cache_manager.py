@@ -110,9 +110,12 @@ class Pages(RuleBasedStateMachine):
             except InvalidRequest:
                 assert self.kv.pool.pages_for(len(prompt) + max_tokens + drafts) > self.kv.pool.total_pages
 
-    @rule(chunk=st.integers(1, 9), accepted=st.integers(0, 5), again=st.booleans())
-    def step(self, chunk: int, accepted: int, again: bool) -> None:
-        """All that are running step: what is missing is computed, and of those that decode some drafts are accepted."""
+    @rule(chunk=st.integers(1, 9), accepted=st.integers(0, 5), again=st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.0]))
+    def step(self, chunk: int, accepted: int, again: float) -> None:
+        """All that are running step: what is missing is computed, and of those that decode some drafts are accepted.
+
+        Of what is known the part from `again` on is computed once more.
+        """
         scheduler = self.scheduler
         scheduler.admit()
         oldest = next(iter(scheduler.running.values()), None)
@@ -120,10 +123,17 @@ class Pages(RuleBasedStateMachine):
             assert scheduler.preempt() is not oldest, "it always goes on"
         assert scheduler.running or not scheduler.waiting
         decoding, everyone = self.decoding(), list(scheduler.running.values())
-        wanted = [(session, range(session.kv_length)) for session in everyone if again]
-        for session, positions, pages in self.kv.scratch(wanted):
-            assert pages.length == positions.stop <= session.kv_length
-            self.write(session, positions, self.slots_of(pages))
+        wanted = {
+            session: range(int(session.kv_length * again), session.kv_length) for session in everyone if again < 1
+        }
+        for session, positions, pages in self.kv.scratch(list(wanted.items())):
+            slots, size = self.slots_of(pages), self.kv.pool.page_size
+            assert positions == range(wanted[session].start // size * size, pages.length)
+            assert pages.length == wanted[session].stop or self.kv.pool.free_pages == 0, "none is left"
+            own = session.table.slots(0, len(session.table)).tolist()
+            assert slots[: positions.start].tolist() == own[: positions.start]
+            assert not {*slots[positions.start :].tolist()} & {*own}
+            self.write(session, positions, slots)
         for session in everyone:
             if session in decoding:
                 self.decode(session, accepted)
@@ -203,7 +213,7 @@ class Pages(RuleBasedStateMachine):
             for _ in range(1000):
                 if not (self.scheduler.running or self.scheduler.waiting):
                     break
-                self.step(9, 0, False)
+                self.step(9, 0, 1.0)
             assert self.kv.free_pages == self.kv.pool.total_pages, "every session comes to its end"
 
 
@@ -283,14 +293,6 @@ def test_a_session_that_needs_no_new_page_takes_none() -> None:
     assert session.table.slots(0, len(session.table)).tolist() == before
 
 
-def test_a_session_is_admitted_only_with_a_page_left_for_everyone_who_runs() -> None:
-    kv = manager(6)
-    first, second = (session_of(number, [number] * 7, 5, Plan(num_draft_tokens=1), kv) for number in (1, 2))
-    assert kv.admit(first, 0)
-    assert not kv.admit(second, 3) and len(second.table) == 0
-    assert kv.admit(second, 2)
-
-
 def test_drafts_are_fewer_where_pages_are_few_and_make_room_for_a_root() -> None:
     kv = manager(4)
     older, younger = (drafted(session_of(number, [number] * 5, 9, Plan(num_draft_tokens=8), kv)) for number in (1, 2))
@@ -303,19 +305,6 @@ def test_drafts_are_fewer_where_pages_are_few_and_make_room_for_a_root() -> None
     assert kv.free_pages == 0
     assert kv.extend([younger], [older, younger]), "the room for drafts of the older one is taken back"
     assert (older.lookahead_slots, younger.lookahead_slots) == (4, 4)
-
-
-def test_what_is_recomputed_begins_where_a_page_does_and_writes_on_no_page_of_the_session() -> None:
-    kv = manager(8)
-    session = session_of(1, [1] * 13, 5, Plan(num_draft_tokens=1), kv)
-    assert kv.admit(session, 0)
-    session.kv_length = 12
-    ((_, positions, pages),) = kv.scratch([(session, range(6, 11))])
-    assert (positions, pages.length) == (range(4, 11), 11)
-    own, first = session.table.pages(0, 4).tolist(), kv.pool.tables.listed(pages).tolist()
-    assert first[0] == own[0] and not {*first[1:]} & {*own}
-    kv.end_step()
-    assert kv.pool.free_pages == 4
 
 
 @pytest.fixture(scope="module")
