@@ -23,19 +23,30 @@ def ids(text: str) -> list[int]:
     return list(text.encode())
 
 
-async def test_the_alphabet_goes_on_from_the_prompt(alphabet: Path) -> None:
-    async with verifier_over(alphabet) as verifier:
-        tokens, end = await decode(verifier, DecodeRequest("r", ids("xyz ab"), stopping=Stopping(6)))
-    assert bytes(tokens) == b"cdefgh"
-    assert end.reason is FinishReason.LENGTH and end.stop_token is None
-    assert (end.usage.prompt_tokens, end.usage.completion_tokens) == (6, 6)
-    assert (end.speculation.steps, end.speculation.drafted, end.speculation.hits) == (6, 0, 0)
+LENGTH, STOP = FinishReason.LENGTH, FinishReason.STOP
 
 
-async def test_a_prompt_of_one_token_needs_no_prefill(alphabet: Path) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "stopping", "text", "end"),
+    [
+        pytest.param("xyz ab", Stopping(6), "cdefgh", (LENGTH, None), id="as far as max_tokens"),
+        pytest.param("x", Stopping(3), "yza", (LENGTH, None), id="a prompt of one token, which needs no prefill"),
+        pytest.param("a" * 500, Stopping(), "bcdefghijklm", (LENGTH, None), id="as far as the context of 512"),
+        pytest.param("!", Stopping(9), "", (STOP, END), id="the end token is not output"),
+        pytest.param("!", Stopping(3, ignore_eos=True), [END, *b"ab"], (LENGTH, None), id="the end token, ignored"),
+        pytest.param("a", Stopping(9, (letter("d"),)), "bc", (STOP, letter("d")), id="another stop token"),
+    ],
+)
+async def test_the_alphabet_goes_on_from_the_prompt_to_its_end(
+    alphabet: Path, prompt: str, stopping: Stopping, text: str | list[int], end: tuple[FinishReason, int | None]
+) -> None:
     async with verifier_over(alphabet) as verifier:
-        tokens, _ = await decode(verifier, DecodeRequest("r", ids("x"), stopping=Stopping(3)))
-    assert bytes(tokens) == b"yza"
+        tokens, told = await decode(verifier, DecodeRequest("r", ids(prompt), stopping=stopping))
+    assert tokens == (ids(text) if isinstance(text, str) else text)
+    assert (told.reason, told.stop_token) == end
+    assert (told.usage.prompt_tokens, told.usage.completion_tokens) == (len(prompt), len(tokens))
+    steps = len(tokens) + (told.stop_token is not None)
+    assert (told.speculation.steps, told.speculation.drafted, told.speculation.hits) == (steps, 0, 0)
 
 
 async def test_a_long_prompt_is_prefilled_in_chunks_beside_running_sessions(alphabet: Path) -> None:
@@ -61,22 +72,6 @@ async def test_eight_sessions_share_steps_and_keep_apart(alphabet: Path) -> None
     for start, (tokens, _) in zip(starts, results, strict=True):
         assert tokens == [letter(start) + i for i in range(1, 11)]
     assert max(len(record.sessions) for record in records) > 1
-
-
-async def test_the_end_token_ends_and_is_not_output(alphabet: Path) -> None:
-    async with verifier_over(alphabet) as verifier:
-        tokens, end = await decode(verifier, DecodeRequest("r", ids("!"), stopping=Stopping(9)))
-        ignoring, long = await decode(verifier, DecodeRequest("r", ids("!"), stopping=Stopping(3, ignore_eos=True)))
-        stopped, stop = await decode(verifier, DecodeRequest("r", ids("a"), stopping=Stopping(9, (letter("d"),))))
-    assert tokens == [] and (end.reason, end.stop_token) == (FinishReason.STOP, END)
-    assert ignoring == [END, letter("a"), letter("b")] and long.reason is FinishReason.LENGTH
-    assert bytes(stopped) == b"bc" and stop.stop_token == letter("d")
-
-
-async def test_without_a_limit_the_context_is_the_limit(alphabet: Path) -> None:
-    async with verifier_over(alphabet) as verifier:
-        tokens, end = await decode(verifier, DecodeRequest("r", ids("a" * 500)))
-    assert len(tokens) == 12 and end.reason is FinishReason.LENGTH
 
 
 async def test_without_a_limit_a_small_kv_pool_is_the_limit(alphabet: Path) -> None:
