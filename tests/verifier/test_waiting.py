@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -34,25 +35,21 @@ def waits(wait_policy: WaitPolicy, wait: Wait | None = None, now: float = 0.0, *
     return prospect is not None and worth_waiting([prospect], price=1 / 0.02) is not None
 
 
-def test_after_a_miss_a_quick_drafter_is_waited_for() -> None:
+@pytest.mark.parametrize(
+    ("heard", "waited"),
+    [
+        pytest.param(lambda policy, at: policy.first_grow(missed(at), at + 0.002, expected=2.5), True, id="quick"),
+        pytest.param(lambda policy, at: policy.first_grow(missed(at), at + 0.1, expected=2.5), False, id="slower than a step"),
+        pytest.param(lambda policy, at: policy.in_vain(missed(at), at + 0.02), False, id="asleep"),
+    ],
+)  # fmt: skip
+def test_after_a_miss_a_drafter_is_waited_for_if_it_is_quick(
+    heard: Callable[[WaitPolicy, float], object], waited: bool
+) -> None:
     wait_policy = WaitPolicy()
-    for i in range(20):
-        wait_policy.first_grow(missed(i), i + 0.002, expected=2.5)
-    assert waits(wait_policy)
-
-
-def test_a_drafter_slower_than_a_step_is_not_waited_for() -> None:
-    wait_policy = WaitPolicy()
-    for i in range(50):
-        wait_policy.first_grow(missed(i), i + 0.1, expected=2.5)
-    assert not waits(wait_policy)
-
-
-def test_a_drafter_that_sleeps_is_soon_not_waited_for() -> None:
-    wait_policy = WaitPolicy()
-    for i in range(30):
-        wait_policy.in_vain(missed(i), i + 0.02)
-    assert not waits(wait_policy)
+    for at in range(30):
+        heard(wait_policy, at)
+    assert waits(wait_policy) is waited
 
 
 def test_a_drafter_that_only_answers_late_is_timed_all_the_same() -> None:
