@@ -130,31 +130,25 @@ async def test_no_delta_holds_half_a_character(cluster: Cluster, say: Say) -> No
     assert all("\ufffd" not in piece for piece in pieces)
 
 
-async def test_the_drafter_is_chosen_by_wish_and_named(cluster: Cluster, say: Say) -> None:
-    verifier = await cluster.add_verifier(say((5,)))
-    await cluster.add_drafter(DrafterKind.NGRAM, "n1")
-    await cluster.add_drafter(DrafterKind.STANDALONE, "s1")
-    names = [(await cluster.client.generate("x", drafter=wish)).done.drafter for wish in (None, "ngram", "none")]
-    assert names == ["s1", "n1", ""]
-    assert [request.drafter and request.drafter.member_id for request in verifier.asked] == ["s1", "n1", None]
-    assert [request.any_drafter for request in verifier.asked] == [True, False, False]
-
-
 async def test_drafters_of_every_kind_share_a_cluster_and_each_request_chooses(cluster: Cluster, say: Say) -> None:
     verifier = await cluster.add_verifier(say((5,)))
     for kind in reversed(KIND_ORDER):
         await cluster.add_drafter(kind, f"a-{kind.value}", NEEDS.get(kind))
     wishes = [None, *KIND_ORDER]
-    names = [(await cluster.client.generate("x", drafter=wish)).done.drafter for wish in wishes]
-    assert names == ["a-eagle3", *(f"a-{kind.value}" for kind in KIND_ORDER)]
-    sent = [request.drafter.features for request in verifier.asked if request.drafter]
-    assert sent == [NEEDS.get(DrafterKind(wish or "eagle3"), FeatureNeed()) for wish in wishes]
+    names = [(await cluster.client.generate("x", drafter=wish)).done.drafter for wish in [*wishes, "none"]]
+    assert names == ["a-eagle3", *(f"a-{kind.value}" for kind in KIND_ORDER), ""]
+    *sent, last = [request.drafter for request in verifier.asked]
+    assert [each and each.member_id for each in sent] == names[:-1] and last is None
+    assert [each and each.features for each in sent] == [
+        NEEDS.get(DrafterKind(wish or "eagle3"), FeatureNeed()) for wish in wishes
+    ]
+    assert [request.any_drafter for request in verifier.asked] == [wish is None for wish in [*wishes, "none"]]
 
 
 async def test_drafter_wishes_that_cannot_be_met_are_refused(cluster: Cluster, say: Say) -> None:
     await cluster.add_verifier(say((5,)))
     known = "eagle3, multi_layer_eagle, eagle, standalone, ngram, none"
-    with pytest.raises(InvalidRequest, match=f"is 'eagle9', expected one of {known}"):
+    with pytest.raises(InvalidRequest, match=f"drafter: is 'eagle9', expected one of {known}"):
         await cluster.client.generate("x", drafter="eagle9")
     with pytest.raises(Unavailable, match="the cluster has no drafters"):
         await cluster.client.generate("x", drafter="ngram")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specsplit.clock import ManualClock
-from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.errors import Unavailable
 from specsplit.membership import Heartbeat, Register
 from specsplit.prefix import first_marks
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Plan, SpeculationReport, Vocabulary
@@ -130,12 +130,6 @@ def test_a_drafter_is_full_by_what_it_says_too_since_verifiers_replace_lost_ones
     full, other = drafter("full", STANDALONE), drafter("other", NGRAM)
     full.report = Heartbeat(Load(sessions=4))
     assert not full.has_free_place and chosen([full, other]) == "other"
-
-
-def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
-    known = "eagle3, multi_layer_eagle, eagle, standalone, ngram, none"
-    with pytest.raises(InvalidRequest, match=f"drafter: is 'eagle9', expected one of {known}"):
-        chosen([], "eagle9")
 
 
 def test_a_known_kind_that_is_not_there_is_refused_with_what_is_there() -> None:

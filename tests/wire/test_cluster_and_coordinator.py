@@ -250,16 +250,10 @@ def test_an_absent_sampling_stopping_and_plan_take_their_defaults() -> None:
     assert request == requests.GenerateRequest(requests.TextPrompt("x"))
 
 
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        ("json_schema", coordinator_pb2.GenerateRequest(text="x", json_schema="")),
-    ],
-)
-def test_what_is_not_supported_is_refused_by_name(field: str, message: coordinator_pb2.GenerateRequest) -> None:
+def test_what_is_not_supported_is_refused_by_name() -> None:
     with pytest.raises(Unsupported) as caught:
-        coordinator.generate_from_wire(message)
-    assert caught.value.field == field
+        coordinator.generate_from_wire(coordinator_pb2.GenerateRequest(text="x", json_schema=""))
+    assert caught.value.field == "json_schema"
 
 
 def test_values_that_ask_for_nothing_are_let_through() -> None:
@@ -359,37 +353,50 @@ def test_a_bound_out_of_range_is_refused_by_name(most: int) -> None:
         coordinator.set_plan_from_wire(asked)
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf, -1.0])
-def test_a_report_of_what_cannot_have_been_measured_is_refused_by_name(number: float) -> None:
-    report = {"adaptive": "static", "launched": {}, "drafters": [{"member_id": "d", "accepted": number}]}
-    with pytest.raises(InvalidRequest, match=r"speculation\.drafters\.accepted"):
-        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": report}))
+def of_drafter(**numbers: float) -> dict[str, Any]:
+    """A heartbeat that reports these numbers of a drafter."""
+    return speculating(drafters=[{"member_id": "d", **numbers}])
 
 
-@pytest.mark.parametrize("nodes", [256.5, 1e9, math.inf])
-def test_a_report_of_more_accepted_nodes_than_a_step_can_have_is_refused_by_name(nodes: float) -> None:
-    report = {"adaptive": "static", "launched": {}, "drafters": [{"member_id": "d", "accepted": nodes}]}
-    with pytest.raises(InvalidRequest, match=rf"speculation\.drafters\.accepted: is {nodes}, expected 0\.\.256"):
-        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": report}))
+def speculating(**told: Any) -> dict[str, Any]:
+    return {"speculation": {"adaptive": "static", "launched": {}, **told}}
 
 
-@pytest.mark.parametrize("name", ["held_s", "round_trip_s"])
-@pytest.mark.parametrize("seconds", [3600.5, 1e306, math.inf])
-def test_a_report_of_a_longer_wait_than_a_session_can_have_is_refused_by_name(name: str, seconds: float) -> None:
-    report = {"adaptive": "static", "launched": {}, "drafters": [{"member_id": "d", name: seconds}]}
-    with pytest.raises(InvalidRequest, match=rf"speculation\.drafters\.{name}: is .*, expected 0\.\.3600"):
-        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": report}))
+DRAFTER = r"speculation\.drafters\."
+NEVER = [-1.0, math.inf, math.nan]
+"""Numbers that nothing measures."""
 
 
-@pytest.mark.parametrize("step_ms", [-0.5, -math.inf, math.inf, math.nan])
-def test_a_load_whose_step_cannot_have_taken_so_long_is_refused_by_name(step_ms: float) -> None:
-    with pytest.raises(InvalidRequest, match=rf"load\.step_ms: is {step_ms}, expected a finite number that is not neg"):
-        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"load": {"step_ms": step_ms}}))
-
-
-def test_a_report_without_the_plan_of_the_settings_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRequest, match=r"speculation\.launched: is missing"):
-        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": {"adaptive": "static"}}))
+@pytest.mark.parametrize(
+    ("heartbeat", "problem"),
+    [
+        *((of_drafter(accepted=number), f"{DRAFTER}accepted") for number in NEVER),
+        *(
+            (of_drafter(accepted=nodes), rf"{DRAFTER}accepted: is {nodes}, expected 0\.\.256")
+            for nodes in (256.5, 1e9, math.inf)
+        ),
+        *(
+            (of_drafter(**{name: seconds}), rf"{DRAFTER}{name}: is .*, expected 0\.\.3600")
+            for name in ("held_s", "round_trip_s")
+            for seconds in (3600.5, 1e306, math.inf)
+        ),
+        *(
+            ({"load": {"step_ms": number}}, rf"load\.step_ms: is {number}, expected a finite number that is not neg")
+            for number in (*NEVER, -math.inf)
+        ),
+        *(
+            (speculating(no_drafts={"cause": 8, field: number}), f"speculation.no_drafts.{field}: is")
+            for field in ("cost_ratio", "tokens")
+            for number in NEVER
+        ),
+        ({"speculation": {"adaptive": "static"}}, r"speculation\.launched: is missing"),
+    ],
+)
+def test_a_heartbeat_of_what_cannot_have_been_measured_is_refused_by_name(
+    heartbeat: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=problem):
+        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat=heartbeat))
 
 
 def test_a_report_of_a_controller_that_this_build_does_not_know_is_read_all_the_same() -> None:
@@ -400,18 +407,10 @@ def test_a_report_of_a_controller_that_this_build_does_not_know_is_read_all_the_
     assert report.speculation == SpeculationReport("oracle")
 
 
-@pytest.mark.parametrize("field", ["cost_ratio", "tokens"])
-@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
-def test_a_reason_for_no_drafts_with_numbers_that_nothing_measures_is_refused(field: str, value: float) -> None:
-    told = {"adaptive": "static", "launched": {}, "no_drafts": {"cause": 8, field: value}}
-    with pytest.raises(InvalidRequest, match=f"speculation.no_drafts.{field}: is"):
-        cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": told}))
-
-
 def test_a_reason_for_no_drafts_that_this_build_does_not_know_counts_as_none() -> None:
     for cause in (0, 99):
-        told = {"adaptive": "static", "launched": {}, "no_drafts": {"cause": cause, "nodes": 3}}
-        report = cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat={"speculation": told}))
+        told = speculating(no_drafts={"cause": cause, "nodes": 3})
+        report = cluster.report_from_wire(cluster_pb2.JoinRequest(heartbeat=told))
         assert isinstance(report, membership.Heartbeat) and report.speculation == SpeculationReport("static")
 
 
