@@ -16,6 +16,7 @@ from specsplit.requests import Delta, Done, choice_seed
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.values import SpeculationStatistics
 from specsplit_coordinator.requests.generation import merged
+from tests.support.eventually import eventually
 
 from .test_failing_verifiers import join_unreachable
 
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
     from .conftest import Cluster, Script, StartCluster
 
 Say = Callable[..., "Script"]
-
-
-async def eventually(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not what():
-            await asyncio.sleep(0.01)
 
 
 def test_the_seeds_of_choices_are_the_draws_of_splitmix64_behind_the_requests_own() -> None:

@@ -28,6 +28,7 @@ from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess
 from tests.support.effort import Effort
+from tests.support.eventually import eventually
 
 from .conftest import POCKET
 
@@ -82,8 +83,7 @@ class Crowd:
         stack.push_async_callback(asyncio.wait, waiting)
         for task in waiting:
             stack.callback(task.cancel)
-        while self.admission.queued < self._size:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: self.admission.queued >= self._size)
         return streams[0]
 
     async def _wait(self, client: str) -> None:

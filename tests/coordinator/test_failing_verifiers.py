@@ -28,6 +28,7 @@ from specsplit.values import (
     SpeculationStatistics,
 )
 from specsplit_coordinator.requests import run
+from tests.support.eventually import eventually
 from tests.support.garbage import garbling
 
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ async def test_a_request_waits_for_a_sound_verifier_rather_than_fail_on_one_that
     good = await cluster.add_verifier(say((5,), then_wait=True), "good", max_sessions=1)
     first = asyncio.create_task(cluster.client.generate("x"))
     second = asyncio.create_task(cluster.client.generate("x"))
-    async with asyncio.timeout(10):
-        while not (good.open == 1 and cluster.coordinator.admission.queued == 1):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: good.open == 1 and cluster.coordinator.admission.queued == 1)
     assert not first.done() and not second.done()
     for task in (first, second):
         task.cancel()
@@ -99,38 +98,31 @@ async def test_a_verifier_that_works_again_gets_requests_again(cluster: Cluster,
     assert [(await cluster.client.generate("x")).done.verifier for _ in range(4)] == ["moody"] * 4
 
 
-async def test_an_address_at_which_somebody_else_answers_is_as_bad(cluster: Cluster, say: Say) -> None:
-    await join_unreachable(cluster, cluster.address)
-    with pytest.raises(Unavailable, match=r"verifier bad at .* does not answer as a verifier does: UNIMPLEMENTED"):
-        await cluster.client.generate("x")
-    await cluster.add_verifier(say((5,)), "good")
-    assert (await cluster.client.generate("x")).done.verifier == "good"
+ELSE = "does not answer as a verifier does"
+OF_AN_OK = status_pb2.Status(message="well").SerializeToString()
 
 
-async def test_answers_that_cannot_be_read_are_as_bad(cluster: Cluster, say: Say) -> None:
-    address = await cluster.stack.enter_async_context(garbling())
+@pytest.mark.parametrize(
+    ("peer", "problem"),
+    [
+        pytest.param(None, f"{ELSE}: UNIMPLEMENTED", id="somebody else is at the address"),
+        pytest.param((), "the peer sent what is not a DecodeResponse", id="answers cannot be read"),
+        pytest.param((grpc.StatusCode.INTERNAL, OF_AN_OK), f"{ELSE}: INTERNAL: 'no'", id="details of another end"),
+        *(
+            pytest.param((code,), f"{ELSE}: {code.name}: 'no'", id=f"an end that no verifier makes, {code.name}")
+            for code in (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.ABORTED, grpc.StatusCode.UNKNOWN)
+        ),
+    ],
+)
+async def test_one_that_answers_as_no_verifier_does_is_as_bad(
+    cluster: Cluster, say: Say, peer: tuple[Any, ...] | None, problem: str
+) -> None:
+    address = cluster.address if peer is None else await cluster.stack.enter_async_context(garbling(*peer))
     await join_unreachable(cluster, address)
-    with pytest.raises(Unavailable, match=r"verifier bad at .*: the peer sent what is not a DecodeResponse"):
+    with pytest.raises(Unavailable, match=f"verifier bad at .*{problem}"):
         await cluster.client.generate("x")
     await cluster.add_verifier(say((5,)), "good")
     assert (await cluster.client.generate("x")).done.verifier == "good"
-
-
-@pytest.mark.parametrize("code", [grpc.StatusCode.DATA_LOSS, grpc.StatusCode.ABORTED, grpc.StatusCode.UNKNOWN])
-async def test_an_end_that_no_verifier_makes_is_as_bad(cluster: Cluster, say: Say, code: grpc.StatusCode) -> None:
-    await join_unreachable(cluster, await cluster.stack.enter_async_context(garbling(code)))
-    with pytest.raises(Unavailable, match=f"verifier bad at .* does not answer as a verifier does: {code.name}: 'no'"):
-        await cluster.client.generate("x")
-    await cluster.add_verifier(say((5,)), "good")
-    assert (await cluster.client.generate("x")).done.verifier == "good"
-
-
-async def test_details_of_another_end_are_those_of_no_verifier(cluster: Cluster) -> None:
-    of_an_ok = status_pb2.Status(message="well").SerializeToString()
-    address = await cluster.stack.enter_async_context(garbling(grpc.StatusCode.INTERNAL, of_an_ok))
-    await join_unreachable(cluster, address)
-    with pytest.raises(Unavailable, match="does not answer as a verifier does: INTERNAL: 'no'"):
-        await cluster.client.generate("x")
 
 
 async def test_after_the_first_token_another_verifier_goes_on_behind_what_has_come(cluster: Cluster, say: Say) -> None:
@@ -222,8 +214,7 @@ async def test_a_session_that_loses_its_verifier_waits_for_one_only_so_long(
     await cluster.add_verifier(say((5,), then_wait=True), "v1")
     asked = asyncio.create_task(cluster.client.generate("x"))
     async with asyncio.timeout(10):
-        while not cluster.coordinator.requests.totals.tokens:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: cluster.coordinator.requests.totals.tokens)
         cluster.joined["v1"][1].cancel()
         with pytest.raises(
             Unavailable, match=r"v1 was lost: .*; no verifier took it over in 0.2 s: no verifier has joined"
@@ -287,14 +278,11 @@ async def test_what_a_drained_verifier_said_last_is_read_though_it_has_left_the_
     asked = asyncio.create_task(cluster.client.generate("x"))
     said_by = cluster.joined["leaving" if alone else "silent"][0]
     async with asyncio.timeout(10):
-        while not verifier.open:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: verifier.open)
         said_by.report_draining()
-        while not registry.verifiers[0].leaving:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: registry.verifiers[0].leaving)
         cluster.joined["leaving"][1].cancel()
-        while any(member.member_id == "leaving" for member in registry.members):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not any(member.member_id == "leaving" for member in registry.members))
         left.set()
         assert (await asked).tokens == (5, 6, 7)
 
@@ -306,11 +294,9 @@ async def test_a_drafter_that_is_gone_when_it_is_a_sessions_turn_is_not_held_aga
     await cluster.join("d", "127.0.0.1:9", DrafterInfo(DrafterKind.NGRAM, "n-gram", None, 512), 64)
     first = asyncio.create_task(cluster.client.generate("x"))
     async with asyncio.timeout(10):
-        while not verifier.open:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: verifier.open)
         second = asyncio.create_task(cluster.client.generate("x", drafter="ngram"))
-        while not cluster.coordinator.admission.queued:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: cluster.coordinator.admission.queued)
     registry = cluster.coordinator.registry
     registry.remove(registry.drafters[0], "it was killed")
     first.cancel()
@@ -326,8 +312,7 @@ async def test_a_rank_that_hands_a_session_back_since_another_rank_drains_has_dr
     async def hands_back(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         yield Tokens((5,), 0, SpeculationStatistics(steps=1))
         cluster.joined["silent"][0].report_draining()
-        while not cluster.coordinator.registry.verifiers[0].leaving:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: cluster.coordinator.registry.verifiers[0].leaving)
         raise Unavailable("this verifier is draining")
 
     causes: list[FailoverCause] = []
@@ -336,8 +321,7 @@ async def test_a_rank_that_hands_a_session_back_since_another_rank_drains_has_dr
     await add_silent_rank(cluster)
     asked = asyncio.create_task(cluster.client.generate("x"))
     async with asyncio.timeout(10):
-        while not cluster.coordinator.requests.totals.tokens:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: cluster.coordinator.requests.totals.tokens)
         await cluster.add_verifier(say((6,)), "other")
         assert (await asked).tokens == (5, 6)
     assert causes == [FailoverCause.DRAINED]

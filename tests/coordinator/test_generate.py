@@ -26,6 +26,7 @@ from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import DrafterKind, FinishReason, PlanChanges, SpeculationStatistics, Usage
 from specsplit_coordinator.members.member_state import KIND_ORDER
 from specsplit_coordinator.requests import generation
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from .conftest import Cluster, Script, StartCluster
@@ -36,13 +37,6 @@ NEEDS = {
     DrafterKind.EAGLE3: FeatureNeed((2, 3, 4), 256, FeatureFormat.FP8_E4M3, "ab" * 32, 256),
     DrafterKind.MULTI_LAYER_EAGLE: FeatureNeed((LAST,), 256, FeatureFormat.BFLOAT16),
 }
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait, briefly, until `condition` holds."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_text_goes_in_and_text_tokens_usage_and_statistics_come_out(cluster: Cluster, say: Say) -> None:

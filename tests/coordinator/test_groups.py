@@ -15,7 +15,8 @@ from specsplit.membership import Directive, Drain, Draining, GroupRank, Register
 from specsplit.values import ModelInfo, Vocabulary
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.run import MAX_PLACEMENTS, RetryBudget
-from tests.coordinator.test_join import Member, eventually
+from tests.coordinator.test_join import Member
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from .conftest import Cluster, Script

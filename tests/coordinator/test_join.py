@@ -32,18 +32,13 @@ from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
 from specsplit.values import DrafterInfo, DrafterKind, Endpoint, FinishReason, Load, ModelInfo, Vocabulary
 from specsplit.wire import cluster as wire
 from specsplit.wire.cluster import directive_from_wire, report_from_wire, report_to_wire
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from .conftest import Cluster, Script, StartCluster
 
 Say = Callable[..., "Script"]
 NGRAM = DrafterInfo(DrafterKind.NGRAM, "", None, 512)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 class Member:

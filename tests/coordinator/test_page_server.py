@@ -28,6 +28,7 @@ from specsplit.values import (
     SpeculationReport,
 )
 from specsplit_coordinator.page import server
+from tests.support.eventually import eventually
 
 from .conftest import POCKET
 from .test_watching import step
@@ -262,8 +263,7 @@ async def test_a_running_request_is_watched_as_server_sent_events(
     verifier = await cluster.add_verifier(say((5,), then_wait=True))
     verifier.watched = [(step("the", (0, 1, 3)), 0)]
     request = asyncio.create_task(cluster.client.generate("x", timeout_s=30))
-    while not verifier.asked:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: verifier.asked)
     kinds: list[str] = []
     async with asyncio.timeout(20):
         async for snapshot in stream(cluster, "/watch/1"):
@@ -281,8 +281,7 @@ async def test_a_coordinator_that_stops_ends_the_streams(cluster: Cluster, say: 
     verifier = await cluster.add_verifier(say((5,), then_wait=True))
     verifier.watched = [(step("the", (0, 1, 3)), 0)]
     request = asyncio.create_task(cluster.client.generate("x", timeout_s=30))
-    while not verifier.asked:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: verifier.asked)
     async with asyncio.timeout(20):
         async for _ in stream(cluster, "/watch/1"):
             await cluster.coordinator.page.stop()

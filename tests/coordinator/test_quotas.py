@@ -23,6 +23,7 @@ from specsplit.settings import TransportSettings
 from specsplit_coordinator.requests.fair_queue import QueueOwner
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from tests.support.effort import Effort
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from .conftest import Cluster, Script, StartCluster
@@ -115,6 +116,10 @@ class Known:
         self._folder = folder
         self._stack = stack
 
+    async def queued(self, count: int) -> None:
+        """Return once so many wait."""
+        await eventually(lambda: self.cluster.coordinator.admission.queued >= count)
+
     async def client(self, name: str) -> AsyncClient:
         shown = TransportSettings(token_file=self._folder / "clients" / f"{name}.token")
         return await self._stack.enter_async_context(AsyncClient(self.cluster.address, shown))
@@ -140,12 +145,9 @@ async def known(start_cluster: StartCluster, tmp_path: Path, say: Say, monkeypat
 async def flooded(known: Known, flood: AsyncClient, requests: int) -> list[asyncio.Task[Any]]:
     """So many requests of the flooder: the first runs, the others wait."""
     tasks = [asyncio.create_task(flood.generate("x"))]
-    async with asyncio.timeout(60):
-        while not known.cluster.coordinator.admission.running:
-            await asyncio.sleep(0.01)
-        tasks += [asyncio.create_task(flood.generate("x")) for _ in range(requests - 1)]
-        while known.cluster.coordinator.admission.queued < requests - 1:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: known.cluster.coordinator.admission.running)
+    tasks += [asyncio.create_task(flood.generate("x")) for _ in range(requests - 1)]
+    await known.queued(requests - 1)
     return tasks
 
 
@@ -226,9 +228,7 @@ async def test_the_higher_priority_is_served_first_and_no_higher_one_than_is_all
     waiting: list[asyncio.Task[Any]] = []
     for number, priority in enumerate((0, 1, 3), 1):
         waiting.append(asyncio.create_task(ask(priority)))
-        async with asyncio.timeout(30):
-            while cluster.cluster.coordinator.admission.queued < number:
-                await asyncio.sleep(0.01)
+        await cluster.queued(number)
     with pytest.raises(
         InvalidRequest, match="priority: is 4, more than this coordinator allows; expected at most max_priority = 3"
     ):
@@ -253,9 +253,7 @@ async def test_a_request_that_streams_is_never_ended_to_make_room(known: Callabl
     async with aclosing(flood.stream("x", n=4)) as streaming:
         await anext(streaming)
         admission = cluster.cluster.coordinator.admission
-        async with asyncio.timeout(30):
-            while admission.queued < 3:
-                await asyncio.sleep(0.01)
+        await cluster.queued(3)
         with pytest.raises(Exhausted, match="1 requests run and 3 wait, which is all there is room for"):
             await alice.generate("x")
         assert (admission.running, admission.queued) == (1, 3)
@@ -266,9 +264,7 @@ async def test_a_request_that_is_refused_ends_nobody_elses(known: Callable[..., 
     flood, alice = await cluster.client("flood"), await cluster.client("alice")
     asked = asyncio.create_task(flood.generate("x", n=2))
     admission = cluster.cluster.coordinator.admission
-    async with asyncio.timeout(30):
-        while not admission.queued:
-            await asyncio.sleep(0.01)
+    await cluster.queued(1)
     owners = [QueueOwner("other") for _ in range(3)]
     waiting = [asyncio.create_task(admission.acquire(owner=owner)) for owner in owners]
     await asyncio.sleep(0)
@@ -293,6 +289,5 @@ async def test_what_was_read_of_a_request_that_no_verifier_ever_had_is_not_count
                 assert not asked.done(), "its tokens are used up"
                 await asyncio.sleep(0.01)
             await end([asked])
-            while admission.queued:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: not admission.queued)
     await end(tasks)

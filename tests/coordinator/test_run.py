@@ -26,6 +26,7 @@ from specsplit_coordinator.requests.generation import Generator, RandomSources
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess
+from tests.support.eventually import eventually
 
 from .conftest import POCKET
 
@@ -76,9 +77,7 @@ async def test_a_caller_that_goes_away_while_its_session_moves_leaves_no_place_t
                 roomy.draining = False  # the session has begun on the other
 
     asked = asyncio.create_task(ask())
-    async with asyncio.timeout(10):
-        while admission.running < 2:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: admission.running >= 2)
     asked.cancel()
     await asyncio.wait({asked})
     assert (admission.running, roomy.running) == (0, 0)
@@ -96,8 +95,7 @@ async def test_one_that_waits_for_a_first_place_when_nobody_has_any_more_ends_wi
 
     asked = asyncio.create_task(ask())
     async with asyncio.timeout(10):
-        while not admission.queued:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: admission.queued)
         registry.drain(member)
         with pytest.raises(Unavailable, match="one is draining") as caught:
             await asked

@@ -16,6 +16,7 @@ from specsplit.observe import TraceContext
 from specsplit.observe.span_table import DECODE_CALL, GENERATE_CALL, problems_of, row, rows_at
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.values import DrafterKind, SpeculationStatistics, TraceChanges
+from tests.support.eventually import eventually
 from tests.support.otlp import ReceivedSpan, Receiver, receiving
 
 if TYPE_CHECKING:
@@ -154,9 +155,7 @@ async def test_a_request_that_is_refused_says_why_at_the_stage_and_as_a_whole(
     cluster = await start(max_queue=0)
     verifier = await cluster.add_verifier(say((5,), then_wait=True), max_sessions=1)
     running = asyncio.create_task(cluster.client.generate("x"))
-    async with asyncio.timeout(5):
-        while not verifier.open:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: verifier.open)
     with pytest.raises(Exhausted):
         await cluster.client.generate("y")
     running.cancel()

@@ -13,6 +13,7 @@ from specsplit.errors import Exhausted
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import FinishReason, SpeculationStatistics, Usage
+from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
     from .conftest import Script, StartCluster
@@ -32,12 +33,6 @@ def long_winded(messages: int, tokens: int) -> Script:
         yield Finished(FinishReason.LENGTH, None, usage, SpeculationStatistics(steps=messages))
 
     return script
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 class Idler:
@@ -87,9 +82,7 @@ async def test_a_call_of_which_nothing_is_read_for_long_ends(
     cluster = await start_cluster(unread_s=0.3)
     await cluster.add_verifier(long_winded(200, 1000))
     idler = Idler(cluster.address)
-    async with asyncio.timeout(60):
-        while "a caller has stopped reading its answer" not in caplog.text:
-            await asyncio.sleep(0.02)
+    await eventually(lambda: "a caller has stopped reading its answer" in caplog.text)
     leaving = asyncio.create_task(cluster.coordinator.service.serve(signals=False))
     await asyncio.sleep(0)
     cluster.coordinator.service.leave()

@@ -25,6 +25,7 @@ from specsplit_coordinator.requests.request_log import RUNNING
 from specsplit_verifier.records.step import Reroot, SessionResult, TreeView
 from specsplit_verifier.report.watching import watched_step
 from tests.speculation.test_interleavings import MAX_NODES, VOCAB, Wire
+from tests.support.eventually import eventually
 from tests.support.trees import Seen
 from tests.wire.test_watching import steps
 
@@ -216,8 +217,7 @@ async def test_a_request_is_watched_from_its_queue_to_its_end_and_no_token_is_le
     monkeypatch.setattr(watching, "HOLD_S", 0.11)
     grow = Grow(2, (8,), (7,), (IDS["is"],), (-1.0,))
     running = asyncio.create_task(_generate(cluster))
-    while not cluster.coordinator.requests.requests:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: cluster.coordinator.requests.requests)
     seen = asyncio.create_task(snapshots(cluster, 1))
     await asyncio.sleep(0.1)
     verifier = await cluster.add_verifier(say((5,), then_wait=True))
@@ -254,18 +254,15 @@ async def test_a_watch_goes_on_with_the_next_verifier_and_shows_no_token_twice(c
     first = await cluster.add_verifier(say((5,), then_wait=True))
     first.watched = [(step("the", (0, 1, 3), number=number), 0) for number in (1, 2)]
     request = asyncio.create_task(_generate(cluster))
-    while not first.asked:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: first.asked)
     shown: list[Snapshot] = []
     seen = asyncio.create_task(snapshots(cluster, 1, shown))
-    while len(pieces(shown)) < 6:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: len(pieces(shown)) >= 6)
     registry = cluster.coordinator.registry
     registry.remove(registry.verifiers[0], "it was silent for 3.0 s")
     second = await cluster.add_verifier(say((6,), then_wait=True), "v2")
     second.watched = [(step("the", (0, 1, 3), number=number), 0) for number in (2, 3)]
-    while len(pieces(shown)) < 9:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: len(pieces(shown)) >= 9)
     request.cancel()
     second.ended.set()
     await asyncio.wait({request, seen})
@@ -278,8 +275,7 @@ async def test_a_verifier_that_is_lost_and_nobody_follows_ends_the_watch_with_a_
     cluster = await start_cluster(failover_s=0)
     verifier = await cluster.add_verifier(say((5,), then_wait=True))
     request = asyncio.create_task(_generate(cluster))
-    while not verifier.asked:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: verifier.asked)
     seen = asyncio.create_task(snapshots(cluster, 1))
     registry = cluster.coordinator.registry
     registry.remove(registry.verifiers[0], "it was silent for 3.0 s")

@@ -30,6 +30,7 @@ from tests.drafter.head_toys import VOCABULARY, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter
 from tests.drafter.toys import TableProposer, open_event, plain_model, table_of, tiny_config
 from tests.rpc.test_member import Script, coordinating
+from tests.support.eventually import eventually
 from tests.support.otlp import ReceivedSpan, Receiver, named, receiving, total
 from tests.support.scrape import sums
 
@@ -232,9 +233,7 @@ async def test_a_coordinators_order_of_what_to_trace_is_obeyed() -> None:
         async with coordinating(script) as at, drafter(settings(update={"coordinator": at})) as (server, _, _):
             assert isinstance(await script.next_report(), Register)
             script.directives.put_nowait(TracingOrder(TraceChanges(level=3)))
-            async with asyncio.timeout(WAIT_S):
-                while not server.tracing.wants(3):
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: server.tracing.wants(3))
 
 
 ENDS = {

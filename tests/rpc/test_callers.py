@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -396,39 +396,40 @@ def test_settings_that_would_let_in_others_than_meant_are_refused(given: Mapping
     assert caught.value.field in ("tls_client_ca", "anonymous_clients")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "alice = 'client'",
-        "alice = []",
-        "alice = ['root']",
-        "alice = [1]",
-        "'' = ['client']",
-        "[alice]\na = 1",
-        "alice =",
-    ],
-)
-def test_a_roles_file_that_is_not_clear_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        roles_of(text)
-    assert caught.value.field == "roles_file"
+KNOWN = f"roles = ['client']\nsha256 = '{digest('a')}'"
+UNCLEAR: dict[str, tuple[Callable[[str], object], list[str]]] = {
+    "roles_file": (
+        roles_of,
+        [
+            "alice = 'client'",
+            "alice = []",
+            "alice = ['root']",
+            "alice = [1]",
+            "'' = ['client']",
+            "[alice]\na = 1",
+            "alice =",
+        ],
+    ),
+    "tokens_file": (
+        tokens_of,
+        [
+            "alice = 1",
+            "[alice]\nroles = ['client']",
+            "[alice]\nroles = ['client']\nsha256 = 'abc'",
+            f"[alice]\n{KNOWN}\nnote = 1",
+            f"[alice]\nroles = []\nsha256 = '{digest('a')}'",
+            f"[a]\n{KNOWN}\n[b]\n{KNOWN.replace('client', 'member')}",
+        ],
+    ),
+    "token_file": (token_of, ["", "\n", "two words", "zwei\nzeilen", "tökens"]),
+}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "alice = 1",
-        "[alice]\nroles = ['client']",
-        "[alice]\nroles = ['client']\nsha256 = 'abc'",
-        f"[alice]\nroles = ['client']\nsha256 = '{digest('a')}'\nnote = 1",
-        f"[alice]\nroles = []\nsha256 = '{digest('a')}'",
-        f"[a]\nroles = ['client']\nsha256 = '{digest('a')}'\n[b]\nroles = ['member']\nsha256 = '{digest('a')}'",
-    ],
-)
-def test_a_tokens_file_that_is_not_clear_is_refused(text: str) -> None:
+@pytest.mark.parametrize(("setting", "text"), [(name, text) for name, (_, texts) in UNCLEAR.items() for text in texts])
+def test_a_file_that_is_not_clear_is_refused(setting: str, text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        tokens_of(text)
-    assert caught.value.field == "tokens_file"
+        UNCLEAR[setting][0](text)
+    assert caught.value.field == setting
 
 
 @pytest.mark.parametrize("setting", ["tokens_file", "roles_file"])
@@ -444,13 +445,6 @@ def test_a_file_that_names_nobody_is_told_of(
     (told,) = caplog.records
     assert told.levelno == logging.WARNING
     assert f"{setting} names nobody: every caller is unknown" in told.getMessage()
-
-
-@pytest.mark.parametrize("text", ["", "\n", "two words", "zwei\nzeilen", "tökens"])
-def test_a_token_file_without_a_token_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        token_of(text)
-    assert caught.value.field == "token_file"
 
 
 async def test_a_server_does_not_start_with_files_that_are_no_good(tmp_path: Path) -> None:

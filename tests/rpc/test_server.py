@@ -33,6 +33,7 @@ from specsplit.rpc import (
 from specsplit.settings import TransportSettings, VerifierSettings
 from specsplit.v1 import cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 from tests.rpc.toy import generate, get_cluster, get_model_info, make_server, serving
+from tests.support.eventually import eventually
 
 
 async def health_of(channel: grpc.aio.Channel, service: str = "") -> str:
@@ -122,8 +123,7 @@ async def test_a_draining_server_refuses_sessions_answers_the_rest_and_waits_for
     async with serving() as (server, channel):
         running = asyncio.create_task(server.run(may_end_of(may_end), signals=False))
         server.leave()
-        while server.phase is not Phase.DRAINING:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: server.phase is Phase.DRAINING)
         assert await health_of(channel) == "NOT_SERVING"
         refusal = await error_of(generate(channel))
         assert isinstance(refusal, errors.Unavailable)
@@ -159,8 +159,7 @@ async def test_who_is_told_to_drain_twice_and_asked_to_leave_once_still_finishes
     async with serving() as (server, _):
         server.drain()
         running = asyncio.create_task(server.run(may_end_of(may_end), signals=False))
-        while server.phase is not Phase.DRAINING:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: server.phase is Phase.DRAINING)
         server.drain()
         server.leave()  # as where the platform ends all ranks of a group, of which one has told the coordinator already
         await asyncio.wait({running}, timeout=0.05)
@@ -184,8 +183,7 @@ async def test_a_terminal_that_closes_and_sends_its_signal_twice_hurries_nobody(
         running = asyncio.create_task(server.run(may_end_of(may_end)))
         await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGHUP)
-        while server.phase is not Phase.DRAINING:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: server.phase is Phase.DRAINING)
         os.kill(os.getpid(), signal.SIGHUP)
         await asyncio.wait({running}, timeout=0.05)
         assert not running.done()

@@ -12,6 +12,7 @@ from specsplit.errors import InvalidRequest, LoadError
 from specsplit.observe.metrics import CoordinatorMetrics
 from specsplit.rpc import Phase, Server, Service, dial, wait_until_serving
 from specsplit.settings import CoordinatorSettings
+from tests.support.eventually import eventually
 
 SETTINGS = CoordinatorSettings(model=Path("unused"), listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")
 
@@ -47,8 +48,7 @@ async def test_it_serves_until_told_to_leave_then_drains_and_closes() -> None:
     async with dial(address) as channel:
         await wait_until_serving(channel, 10)
     service.leave()
-    while backend.told != ["drained"]:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: backend.told == ["drained"])
     assert not running.done()
     backend.idle.set()
     assert await asyncio.wait_for(running, 10) == 0

@@ -26,8 +26,8 @@ from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.generation import RandomSources
 from specsplit_drafter.edge.service import Drafter, service_of
 from tests.support.drafting import POCKET
+from tests.support.eventually import eventually
 from tests.support.meshes import ThreadMesh, mesh_of
-from tests.support.rank_groups import eventually
 
 SIZE: Final = 2
 ONE_AT_A_TIME: Final = threading.Lock()

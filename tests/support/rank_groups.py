@@ -32,6 +32,7 @@ from specsplit_coordinator.members.group import Group
 from specsplit_verifier.edge.service import load_target
 from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.target.runner import TargetRunner
+from tests.support.eventually import eventually
 from tests.support.graphs import RecordingCapturer, TorchStatic
 from tests.support.meshes import ThreadMesh, mesh_of, revive
 from tests.verifier.conftest import decode
@@ -175,9 +176,3 @@ async def running(
             await verifier.close()
     for verifier in verifiers:
         assert verifier.load().sessions == 0 or verifier.failed.is_set()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)

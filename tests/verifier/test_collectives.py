@@ -25,8 +25,9 @@ from specsplit_verifier.engine.core import EngineCore
 from specsplit_verifier.engine.engine import core_of
 from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput, TreeInput
 from specsplit_verifier.target.runner import TargetRunner
+from tests.support.eventually import eventually
 from tests.support.meshes import Collective, mesh_of
-from tests.support.rank_groups import Ranks, ShardedTargets, eventually, settings_of, sharded_ranks
+from tests.support.rank_groups import Ranks, ShardedTargets, settings_of, sharded_ranks
 from tests.support.rounding import assert_same_sums
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode

@@ -17,6 +17,7 @@ from specsplit.sessions import DecodeRequest
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import Endpoint, Stopping
 from tests.support.drafting import drafter_process
+from tests.support.eventually import eventually
 from tests.support.toys import letter, random_target
 from tests.verifier.conftest import decode, losses, recorded, verifier_over
 
@@ -212,8 +213,7 @@ async def test_a_session_that_is_handed_over_goes_on_with_the_other_drafter_and_
         shorter = asyncio.create_task(
             decode(verifier, DecodeRequest("s", list(b"ab"), stopping=Stopping(400), drafter=source))
         )
-        while sum(event.WhichOneof("event") == "commit" for event in first.seen) < 4:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: sum(event.WhichOneof("event") == "commit" for event in first.seen) >= 4)
         verifier.engine.post(HandOver(source.address, target, 1))
         tokens = [bytes(tokens) for tokens, *_ in await asyncio.gather(longer, shorter)]
         while len(first.closed()) < 2 or not second.closed():  # they leave behind the last tokens

@@ -21,6 +21,7 @@ from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.sessions.draft_session import NoDrafter
 from tests.drafter.service_toys import drafter
+from tests.support.eventually import eventually
 from tests.support.sessions import drafting_for, session_of
 from tests.support.toys import alphabet_target
 from tests.verifier.conftest import decode, recorded, verifier_over
@@ -158,8 +159,7 @@ async def test_a_running_session_gets_what_a_larger_plan_allows(alphabet: Path) 
         endpoint = Endpoint("ngram", server.bound)
         request = DecodeRequest("r", list(PROMPT), stopping=Stopping(200), drafter=endpoint)
         early = asyncio.create_task(decode(verifier, request))
-        while not records:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: records)
         few = max(record.drafted for record in records)
         verifier.replan(PlanChanges(num_draft_tokens=64))
         tokens, end = await early

@@ -22,8 +22,9 @@ from specsplit_verifier.edge import service
 from specsplit_verifier.edge.service import load_target
 from specsplit_verifier.target.runner import Profiled, TargetRunner, profile
 from tests.drafter.service_toys import drafter
+from tests.support.eventually import eventually
 from tests.support.meshes import ThreadMesh, mesh_of
-from tests.support.rank_groups import eventually, ranks_over
+from tests.support.rank_groups import ranks_over
 from tests.support.toys import letter
 from tests.verifier.conftest import recorded, verifier_over
 

@@ -26,7 +26,8 @@ from specsplit.values import DrafterKind, Endpoint, Stopping
 from specsplit_verifier.edge.verifier import Verifier
 from tests.support.drafter_groups import DrafterGroup, pocket_drafter_groups
 from tests.support.drafting import POCKET, endpoint_of, pocket_drafters
-from tests.support.rank_groups import Ranks, ShardedTargets, eventually, sharded_ranks
+from tests.support.eventually import eventually
+from tests.support.rank_groups import Ranks, ShardedTargets, sharded_ranks
 from tests.support.restless import restless
 from tests.verifier.conftest import decode, recorded, verifier_over
 

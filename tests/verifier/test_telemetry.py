@@ -44,6 +44,7 @@ from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.session import Session
 from tests.drafter.service_toys import drafter
 from tests.rpc.test_member import Script, coordinating
+from tests.support.eventually import eventually
 from tests.support.otlp import ReceivedSpan, named, receiving, total
 from tests.support.scrape import sums
 from tests.support.sessions import drafting_for, session_of
@@ -250,9 +251,7 @@ async def test_what_a_drafter_does_hangs_below_decode(alphabet: Path) -> None:
 
 
 async def until_opened(seen: Sequence[drafter_pb2.DraftRequestEvent], count: int) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while sum(event.WhichOneof("event") == "open" for event in seen) < count:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: sum(event.WhichOneof("event") == "open" for event in seen) >= count)
 
 
 async def test_a_session_that_fails_says_why_and_one_that_is_left_does_not(alphabet: Path) -> None:
@@ -328,8 +327,7 @@ async def test_the_coordinators_orders_are_obeyed(alphabet: Path, caplog: pytest
                 script.directives.put_nowait(PlanOrder(PlanChanges(num_steps=0)))
             script.directives.put_nowait(TracingOrder(TraceChanges(level=3)))
             async with asyncio.timeout(WAIT_S):
-                while not verifier.server.tracing.wants(3):
-                    await asyncio.sleep(0.01)
+                await eventually(lambda: verifier.server.tracing.wants(3))
                 while (scraped := await asyncio.to_thread(sums, url))["specsplit_plan_switches_total"] == 0:
                     await asyncio.sleep(0.01)
     assert scraped["specsplit_plan_switches_total"] == 1, "told twice, changed once"
