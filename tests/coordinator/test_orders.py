@@ -47,19 +47,15 @@ def test_of_several_orders_the_last_to_name_a_controller_or_a_bound_holds(
     assert orders.control == last
 
 
-@given(st.lists(plans, max_size=5))
-def test_changes_add_up_to_the_same_as_one_after_the_other(changes: list[PlanChanges]) -> None:
+@given(st.lists(plans, max_size=5), plans)
+def test_changes_add_up_to_the_same_as_one_after_the_other_and_a_reset_leaves_the_last_alone(
+    changes: list[PlanChanges], last: PlanChanges
+) -> None:
     orders, plan = Orders(), Plan()
     for change in changes:
         orders.change_plan(change)
         plan = change.over(plan)
     assert orders.plan.over(Plan()) == plan
-
-
-@given(plans, plans)
-def test_a_reset_leaves_the_last_change_alone(earlier: PlanChanges, last: PlanChanges) -> None:
-    orders = Orders()
-    orders.change_plan(earlier)
     orders.change_plan(last, reset=True)
     assert orders.plan == last
 
@@ -134,14 +130,17 @@ async def test_verifiers_are_told_of_a_controller_and_so_is_one_that_joins_later
     await late.hang_up()
 
 
+@pytest.mark.parametrize(
+    "asked", [Control(Adaptive.GOODPUT), Control(max_draft_tokens=8)], ids=["by name", "by its bound"]
+)
 async def test_a_controller_that_a_verifier_does_not_know_is_refused_and_nothing_changes(
-    cluster: Cluster, member: Member
+    cluster: Cluster, member: Member, asked: Control
 ) -> None:
     member.say(knowing(cluster, "v1", "static", "ema"))
     await member.hear_first(4)
     known = r"verifier v1 runs a build that cannot be told to use goodput \(it knows: static, ema\)"
     with pytest.raises(Incompatible, match=known):
-        await cluster.client.set_plan(PlanChanges(topk=2), Control(Adaptive.GOODPUT))
+        await cluster.client.set_plan(PlanChanges(topk=2), asked)
     assert await cluster.client.set_plan() == PlanInForce(1, PlanChanges())
 
 
@@ -152,16 +151,6 @@ async def test_a_verifier_of_an_older_build_that_joins_later_keeps_its_controlle
     member.say(verifier(cluster, "old"))
     assert (await member.hear_first(4))[2] == PlanOrder(PlanChanges(topk=2))
     assert "cannot be told to use the controller in force" in caplog.text
-
-
-async def test_a_bound_alone_is_goodputs_and_refused_where_a_verifier_does_not_know_that(
-    cluster: Cluster, member: Member
-) -> None:
-    member.say(knowing(cluster, "v1", "static", "ema"))
-    await member.hear_first(4)
-    with pytest.raises(Incompatible, match=r"verifier v1 runs a build that cannot be told to use goodput \(it knows"):
-        await cluster.client.set_plan(control=Control(max_draft_tokens=8))
-    assert await cluster.client.set_plan() == PlanInForce(1, PlanChanges())
 
 
 async def test_of_a_bound_alone_a_verifier_of_an_older_build_that_joins_later_hears_nothing(
