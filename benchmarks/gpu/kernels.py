@@ -32,9 +32,9 @@ def kernels(job: Job) -> None:
 
 
 def _have(device: torch.device, head_dim: int) -> str | None:
-    kv = KVCache(Geometry(1, 8, 8, head_dim), 16, torch.bfloat16, device)
+    kv = KVCache(Geometry.uniform(1, 8, 8, head_dim), 16, torch.bfloat16, device)
     try:
-        FlashInferAttention(kv, 1, 16)
+        FlashInferAttention(kv, 16)
     except LoadError as error:
         return str(error)
     return None

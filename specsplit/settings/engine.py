@@ -18,6 +18,9 @@ class EngineSettings(MemberSettings):
     """Type of weights; auto takes what the model folder says."""
     device: str = "cpu"
     """torch device: cpu, cuda, cuda:1, ..."""
+    max_context: Count | None = Field(default=None, ge=16)
+    """Tokens that a text may have with its prompt; unset: as many as the model takes. A model whose rotary positions change from some
+    length on is served up to that length, and has to be told so here."""
     attention: Literal["auto", "torch", "flashinfer"] = "auto"
     """How attention is computed: torch (the reference, on any device), flashinfer (GPU kernels for float16 and bfloat16, out of the extra
     specsplit[gpu]) or auto: flashinfer where it can be had, else torch."""

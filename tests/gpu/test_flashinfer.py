@@ -48,9 +48,9 @@ def _compare(page_size: int, group: int, head_dim: int, dtype: torch.dtype, stor
         kv = batches.filled(group, head_dim, dtype, GPU, stored)
         new = batches.tokens(group, head_dim, dtype, GPU)
         assert choose_backend("auto", kv) == "flashinfer"
-        backend = FlashInferAttention(kv, group, page_size, whole_mask=whole_mask)
+        backend = FlashInferAttention(kv, page_size, whole_mask=whole_mask)
         found = backend.plan(batches.batch(GPU)).attend(0, *new, None, {})
-        expected = TorchAttention(kv, group, page_size).plan(batches.batch(GPU)).attend(0, *new, None, {})
+        expected = TorchAttention(kv, page_size).plan(batches.batch(GPU)).attend(0, *new, None, {})
         tolerance = 2e-2 if dtype == torch.bfloat16 else 4e-3
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
@@ -67,7 +67,7 @@ def test_a_plan_waits_for_nothing_on_the_device() -> None:
     rows = [Row.tree([7] * 6, forked, tables[0].upto(300)), Row.chunk([7] * 40, tables[1].upto(120))]
     batches = Ragged([*rows, Row.tree([7] * 6, forked, tables[2].upto(40))], pool)
     kv = batches.filled(4, 64, torch.bfloat16, GPU)
-    backend, batch = FlashInferAttention(kv, 4, 16, whole_mask=0), batches.batch(GPU)
+    backend, batch = FlashInferAttention(kv, 16, whole_mask=0), batches.batch(GPU)
     new = batches.tokens(4, 64, torch.bfloat16, GPU)
     torch.cuda.set_sync_debug_mode("error")
     try:

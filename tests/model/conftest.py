@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
+    Gemma2Config,
+    GptOssConfig,
+    Llama4TextConfig,
     LlamaConfig,
     MistralConfig,
     PretrainedConfig,
@@ -40,6 +44,29 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "qwen3": lambda: Qwen3Config(**_TINY, head_dim=16),
     "mistral": lambda: MistralConfig(**_TINY, sliding_window=None),
 }
+_EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0}
+OTHER_LAYERS: dict[str, Callable[[], PretrainedConfig]] = {
+    "windows": lambda: MistralConfig(**_TINY, sliding_window=6),
+    "windows and soft caps": lambda: Gemma2Config(**_TINY, head_dim=8, sliding_window=6, attn_logit_softcapping=1.5),
+    "windows and sinks": lambda: GptOssConfig(**_TINY, **_EXPERTS, head_dim=8, sliding_window=6),
+    "chunks": lambda: Llama4TextConfig(
+        **_TINY, **_EXPERTS, head_dim=8, attention_chunk_size=8, no_rope_layers=[1, 0, 1], intermediate_size_mlp=48
+    ),
+    "layers that differ": lambda: AutoConfig.for_model(
+        "mimo_v2_flash",
+        **_TINY | {"num_key_value_heads": 1},
+        head_dim=12,
+        v_head_dim=8,
+        swa_num_key_value_heads=2,
+        sliding_window=6,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        n_group=2,
+        topk_group=1,
+    ),
+}
+"""Models whose layers see or keep something else than all tokens' keys and values of one shape."""
 
 Saved = Callable[..., Path]
 
@@ -65,7 +92,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 
 @pytest.fixture(scope="session")
 def folders(saved: Saved, quiet_transformers: None) -> dict[str, Path]:
-    return {name: saved(make()) for name, make in CONFIGS.items()}
+    return {name: saved(make()) for name, make in {**CONFIGS, **OTHER_LAYERS}.items()}
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +101,7 @@ def tiny_config() -> Callable[..., dict[str, Any]]:
     return lambda **changes: {**_TINY, **changes}
 
 
-@pytest.fixture(params=[*CONFIGS, "pocket"], scope="session")
+@pytest.fixture(params=[*CONFIGS, *OTHER_LAYERS, "pocket"], scope="session")
 def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[CausalLM, PreTrainedModel]:
     """One model twice: served by us, and as transformers has it. Every architecture with random weights, and the pocket target."""
     folder = POCKET if request.param == "pocket" else folders[request.param]

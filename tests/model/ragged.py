@@ -32,7 +32,7 @@ class Ragged:
         stored: torch.dtype | None = None,
     ) -> KVCache:
         """Random KV, NaN in every slot that no row sees."""
-        kv = KVCache(Geometry(1, 2 * group, 2, head_dim), self.pool.num_slots, dtype, device, stored)
+        kv = KVCache(Geometry.uniform(1, 2 * group, 2, head_dim), self.pool.num_slots, dtype, device, stored)
         kv.data.copy_(torch.full_like(kv.data, torch.nan, dtype=torch.float32))
         for row in self.rows:
             pages = self.pool.tables.listed(row.pages).astype(np.int64)

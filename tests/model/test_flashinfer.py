@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +20,7 @@ from specsplit.model.attention.flashinfer.plan import WHOLE_MASK, Form, in_order
 from specsplit.model.attention.flashinfer.workspace import Heads, Workspaces
 from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.graphs import Bucket, Buckets
+from specsplit.model.pages.layers import Span
 from tests.model import documented
 from tests.model.ragged import ragged
 from tests.support.rounding import assert_same_sums
@@ -34,9 +38,9 @@ def test_it_computes_what_torch_computes(data: st.DataObject) -> None:
     stored = data.draw(st.sampled_from([None, torch.float8_e4m3fn, torch.float8_e5m2]))
     kv = batches.filled(group, head_dim, torch.float32, CPU, stored)
     new = batches.tokens(group, head_dim, torch.float32, CPU)
-    expected = TorchAttention(kv, group, page_size).plan(batches.batch(CPU)).attend(0, *new, scaling, {})
+    expected = TorchAttention(kv, page_size).plan(batches.batch(CPU)).attend(0, *new, scaling, {})
     whole_mask = data.draw(st.sampled_from([0, WHOLE_MASK]))
-    backend = FlashInferAttention(kv, group, page_size, library=documented, whole_mask=whole_mask)
+    backend = FlashInferAttention(kv, page_size, library=documented, whole_mask=whole_mask)
     found = backend.plan(batches.batch(CPU)).attend(0, *new, scaling, {})
     assert_same_sums(found, expected)
 
@@ -49,7 +53,7 @@ def test_a_model_gives_the_same_logits_with_either(llama: CausalLM) -> None:
         Row.tree([3, 1, 4, 1, 5, 9], [-1, 0, 0, 1, 1, 3], table.upto(14)),
     ]
     expected = [llama.forward([row]) for row in rows]
-    other = FlashInferAttention(llama.kv, 2, 4, library=documented, whole_mask=0)
+    other = FlashInferAttention(llama.kv, 4, library=documented, whole_mask=0)
     found = []
     for row in rows:
         batch = llama.inputs([row])
@@ -80,7 +84,7 @@ def test_a_plan_is_made_once_the_copies_of_the_one_before_are_done(
     noted, plan = Noted(), PagedKV.plan
     monkeypatch.setattr("specsplit.model.attention.flashinfer.attention.given_so_far", noted.given)
     monkeypatch.setattr(PagedKV, "plan", lambda *args: (noted.done.append("plan"), plan(*args)))
-    backend, table = FlashInferAttention(llama.kv, 2, 4, library=documented), PageTable(llama.pool)
+    backend, table = FlashInferAttention(llama.kv, 4, library=documented), PageTable(llama.pool)
     table.reserve(4)
     assert noted.done == ["plan", "planned"] * 2, "one of trees, and one of what they all see"
     noted.done.clear()
@@ -146,8 +150,8 @@ def test_captured_forwards_of_many_heads_and_tokens_have_a_workspace_that_is_lar
     pool = PagePool(40, 16)
     table = PageTable(pool)
     table.reserve(512)
-    kv = KVCache(Geometry(1, 64, 8, 128), 640, torch.float16, CPU)
-    static = FlashInferAttention(kv, 8, 16, library=documented).static(pool.tables, Buckets(512, 64))
+    kv = KVCache(Geometry.uniform(1, 64, 8, 128), 640, torch.float16, CPU)
+    static = FlashInferAttention(kv, 16, library=documented).static(pool.tables, Buckets(512, 64))
     static.plan([Row.chunk(range(512), table.upto(512))], Bucket(512, 64), Form.ORDERED, 0)
 
 
@@ -182,7 +186,7 @@ def test_a_chain_is_in_order_and_a_fork_is_not() -> None:
 
 
 def test_without_a_gpu_auto_is_torch_and_asking_for_it_says_what_to_do() -> None:
-    kv = KVCache(Geometry(1, 2, 2, 64), 4, torch.float32, CPU)
+    kv = KVCache(Geometry.uniform(1, 2, 2, 64), 4, torch.float32, CPU)
     assert choose_backend("auto", kv) == choose_backend("torch", kv) == "torch"
     with pytest.raises(
         LoadError, match=r"needs an NVIDIA GPU, and the device is cpu; set device = cuda .* auto or torch"
@@ -199,12 +203,34 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     return torch.device("cuda", 0)
 
 
+def of(head_dim: int) -> Geometry:
+    return Geometry.uniform(2, 4, 2, head_dim)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"value_width": 128}, "layer 1 has keys of width 64 and values of width 128"),
+        ({"span": Span(window=9)}, "layer 1 sees a window of 9 tokens"),
+        ({"span": Span(chunk=9)}, "layer 1 sees chunks of 9 tokens"),
+        ({"softcap": 3.0}, "layer 1 has a soft cap in its attention"),
+        ({"sinks": True}, "layer 1 has sinks in its attention"),
+        ({"kv_heads": 1}, "layer 1 has other heads than layer 0"),
+    ],
+)
+def test_layers_that_it_is_not_used_for_are_told_by_number(
+    hopper: torch.device, changes: dict[str, Any], why: str
+) -> None:
+    plain, *_ = of(64).layers
+    assert why in str(obstacle(hopper, torch.float16, Geometry((plain, replace(plain, **changes)))))
+
+
 def test_what_it_cannot_do_is_told_with_what_to_do(hopper: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     for dtype in (torch.float16, torch.bfloat16):
-        assert [obstacle(hopper, dtype, head_dim) for head_dim in (64, 128, 256)] == [None] * 3
+        assert [obstacle(hopper, dtype, of(head_dim)) for head_dim in (64, 128, 256)] == [None] * 3
     assert obstacle(hopper) is None
-    assert "float32; set dtype = bfloat16" in str(obstacle(hopper, torch.float32, 64))
-    assert "heads are 80 wide, and it takes 64, 128, 256" in str(obstacle(hopper, torch.float16, 80))
+    assert "float32; set dtype = bfloat16" in str(obstacle(hopper, torch.float32, of(64)))
+    assert "heads of layer 0 are 80 wide, and it takes 64, 128, 256" in str(obstacle(hopper, torch.float16, of(80)))
     monkeypatch.setattr(
         "specsplit.model.attention.flashinfer.attention.find_spec", lambda name: name == "flashinfer" or None
     )
@@ -216,6 +242,6 @@ def test_what_fails_in_the_package_is_a_load_error_that_says_what_does_without()
         def __getattr__(self, name: str) -> object:
             raise RuntimeError("nvcc not found")
 
-    kv = KVCache(Geometry(1, 2, 2, 64), 4, torch.float32, CPU)
+    kv = KVCache(Geometry.uniform(1, 2, 2, 64), 4, torch.float32, CPU)
     with pytest.raises(LoadError, match=r"attention = torch does without it.*nvcc not found"):
-        FlashInferAttention(kv, 1, 1, library=Broken())  # pyright: ignore[reportArgumentType]
+        FlashInferAttention(kv, 1, library=Broken())  # pyright: ignore[reportArgumentType]

@@ -42,7 +42,7 @@ def by_torch(lm: CausalLM) -> StaticAttention:
 
 def by_flashinfer(lm: CausalLM) -> StaticAttention:
     """Through the package as it is documented; whole masks are small, so that there are all three forms."""
-    backend = FlashInferAttention(lm.kv, 2, PAGE_SIZE, library=documented, whole_mask=150)
+    backend = FlashInferAttention(lm.kv, PAGE_SIZE, library=documented, whole_mask=150)
     return backend.static(lm.pool.tables, BUCKETS)
 
 

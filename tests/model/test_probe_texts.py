@@ -45,16 +45,18 @@ def config(**more: Any) -> PretrainedConfig:
 def test_the_long_text_is_longer_than_every_number_that_may_be_a_length(
     named: dict[str, Any], longer_than: int
 ) -> None:
-    text = long_text(config(**named), 500, most=10_000)
+    facts = config(**named)
+    text = long_text(facts, 500, facts.max_position_embeddings, most=10_000)
     assert text.prefix == longer_than + 1
 
 
 def test_it_is_no_longer_than_the_pool_or_the_context() -> None:
-    assert long_text(config(log_n_length=700), 500, most=300).length == 300
-    assert long_text(config(log_n_length=700, max_position_embeddings=702), 500, most=10_000).length == 702
+    assert long_text(config(log_n_length=700), 500, 8192, most=300).length == 300
+    assert long_text(config(log_n_length=700), 500, 702, most=10_000).length == 702
 
 
 def test_lengths_that_no_text_is_longer_than_are_told_by_name() -> None:
-    assert untried(config(log_n_length=700)) == {}
-    found = untried(config(log_n_length=700, floor_scale=8191, nested={"windows": [64, 4096]}, whole_context=8192))
+    assert untried(config(log_n_length=700), 8192) == {}
+    named = config(log_n_length=700, floor_scale=8191, nested={"windows": [64, 4096]}, whole_context=8192)
+    found = untried(named, 8192)
     assert found == {"floor_scale": 8191, "windows": 4096}

@@ -35,17 +35,17 @@ def test_it_is_what_any_rows_are_given(data: st.DataObject) -> None:
     row = Row([7] * new, np.arange(new), table.upto(length), ancestor_mask(parents))
 
     torch.manual_seed(data.draw(st.integers(0, 99)))
-    kv = KVCache(Geometry(LAYERS, 2 * group, 2, dim), pool.num_slots, torch.float32, CPU)
+    kv = KVCache(Geometry.uniform(LAYERS, 2 * group, 2, dim), pool.num_slots, torch.float32, CPU)
     kv.data.fill_(torch.nan)  # what the row does not see must not be read
     slots = table.slots(0, length)
     for layer in range(LAYERS):
         kv.write(layer, torch.from_numpy(slots), *torch.randn(2, length, 2, dim))
-    other = KVCache(Geometry(LAYERS, 2 * group, 2, dim), pool.num_slots, torch.float32, CPU)
+    other = KVCache(Geometry.uniform(LAYERS, 2 * group, 2, dim), pool.num_slots, torch.float32, CPU)
     other.data.copy_(kv.data)
 
     scaling = data.draw(st.sampled_from([None, 0.3]))
-    alone = TorchAttention(kv, group, page_size).plan(InputBatch([row], pool.tables, CPU))
-    as_any = TorchAttention(other, group, page_size).gathered(InputBatch([row], pool.tables, CPU))
+    alone = TorchAttention(kv, page_size).plan(InputBatch([row], pool.tables, CPU))
+    as_any = TorchAttention(other, page_size).gathered(InputBatch([row], pool.tables, CPU))
     side_by_side = bool((np.diff(slots[-new:]) == 1).all())
     assert isinstance(alone, RowForward if side_by_side else TorchForward)
     for layer in range(LAYERS):
@@ -73,7 +73,7 @@ def test_kv_of_8_bits_is_read_as_of_any_rows() -> None:
     pool = PagePool(4, 4)
     table = PageTable(pool)
     table.reserve(5)
-    kv = KVCache(Geometry(1, 2, 2, 8), pool.num_slots, torch.float32, CPU, torch.float8_e4m3fn)
+    kv = KVCache(Geometry.uniform(1, 2, 2, 8), pool.num_slots, torch.float32, CPU, torch.float8_e4m3fn)
     batch = InputBatch([Row.chunk([1] * 5, table.upto(5))], pool.tables, CPU)
     assert batch.new_run is not None
-    assert isinstance(TorchAttention(kv, 1, 4).plan(batch), TorchForward)
+    assert isinstance(TorchAttention(kv, 4).plan(batch), TorchForward)

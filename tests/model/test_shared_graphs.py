@@ -54,7 +54,7 @@ def two(kinds: dict[str, Path]) -> SharedModels:
 
 def by_flashinfer(lm: CausalLM) -> StaticAttention:
     """Through the package as it is documented; whole masks are small, so that there are all three forms."""
-    backend = FlashInferAttention(lm.kv, 2, PAGE_SIZE, library=documented, whole_mask=150)
+    backend = FlashInferAttention(lm.kv, PAGE_SIZE, library=documented, whole_mask=150)
     static = backend.static(lm.pool.tables, BUCKETS)
     assert len(static.forms) == 3
     return static

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from transformers import (
     MambaConfig,
     MistralConfig,
     NemotronConfig,
+    Phi3Config,
     PhiConfig,
     PhiForCausalLM,
     PretrainedConfig,
@@ -32,6 +34,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model.pages.layers import ALL, Layer, Span
 from specsplit.values import MAX_TEMPERATURE, Sampling
 from tests.support.rounding import assert_as_exact
 from tests.support.sampling import pick
@@ -49,38 +52,60 @@ def refused(folder: Path, why: str, **options: Any) -> None:
         load(folder, **options)
 
 
-def test_softcapping_is_refused(saved: Saved, tiny_config: Tiny) -> None:
-    refused(saved(Gemma2Config(**tiny_config(), head_dim=8, sliding_window=512)), "softcapping")
+def described(folder: Path) -> tuple[Layer, ...]:
+    return load(folder, num_pages=200).kv.geometry.layers
 
 
-def test_a_sliding_window_is_refused(saved: Saved, tiny_config: Tiny) -> None:
-    refused(saved(MistralConfig(**tiny_config(), sliding_window=128)), "sliding window of 128 tokens")
-
-
-def test_a_window_in_some_layers_only_is_refused(saved: Saved, tiny_config: Tiny) -> None:
-    config = Qwen2Config(**tiny_config(), use_sliding_window=True, sliding_window=64, max_window_layers=2)
-    refused(saved(config), "layer 2 attends within a sliding window of 64")
+def test_layers_are_described_as_the_model_shows_them(saved: Saved, tiny_config: Tiny) -> None:
+    plain = Layer(num_heads=4, kv_heads=2, key_width=8, value_width=8)
+    window = replace(plain, span=Span(window=20))
+    assert described(saved(MistralConfig(**tiny_config(), sliding_window=20))) == (window,) * 3
+    qwen2 = Qwen2Config(**tiny_config(), use_sliding_window=True, sliding_window=20, max_window_layers=2)
+    assert described(saved(qwen2)) == (plain, plain, window)
+    gemma2 = Gemma2Config(**tiny_config(), head_dim=8, sliding_window=20, attn_logit_softcapping=30.0)
+    capped = replace(window, softcap=30.0)
+    assert described(saved(gemma2)) == (capped, replace(capped, span=ALL), capped)
+    gpt_oss = GptOssConfig(**tiny_config(), head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=20)
+    sinks = replace(window, sinks=True)
+    assert described(saved(gpt_oss)) == (sinks, replace(sinks, span=ALL), sinks)
 
 
 def test_a_window_as_wide_as_the_context_is_no_window(saved: Saved, tiny_config: Tiny) -> None:
-    load(saved(MistralConfig(**tiny_config(), sliding_window=512)))
+    assert {layer.span for layer in described(saved(MistralConfig(**tiny_config(), sliding_window=512)))} == {ALL}
 
 
-def test_attention_sinks_are_refused(saved: Saved, tiny_config: Tiny) -> None:
-    config = GptOssConfig(**tiny_config(), head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=512)
-    refused(saved(config), "its attention has sinks")
+def longrope(saved: Saved, tiny_config: Tiny) -> Path:
+    """A Phi-3 that turns its keys otherwise in texts of more than 128 tokens."""
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    return saved(Phi3Config(**tiny_config(pad_token_id=0), rope_parameters=rope, original_max_position_embeddings=128))
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-def test_rope_that_turns_with_the_length_is_refused(saved: Saved, tiny_config: Tiny, kind: str) -> None:
-    folder = saved(LlamaConfig(**tiny_config()))
-    extra = (
-        {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 256}
-        if kind == "longrope"
-        else {}
+def test_rope_that_turns_otherwise_in_long_texts_is_served_up_to_there(saved: Saved, tiny_config: Tiny) -> None:
+    folder = longrope(saved, tiny_config)
+    refused(folder, "others in a text of more than 128 tokens.*set max_context = 128")
+    refused(folder, "set max_context = 128", max_context=129)
+    lm = load(folder, max_context=128, num_pages=40)
+    assert lm.info.max_context == 128
+    ids = [(37 * index + 5) % 97 for index in range(128)]
+    table = PageTable(lm.pool)
+    table.reserve(128)
+    ours = torch.cat(
+        [lm.forward([Row.chunk(ids[end - 32 : end], table.upto(end), range(32))]) for end in (32, 64, 96, 128)]
     )
-    edit(folder, rope_parameters={"rope_type": kind, "rope_theta": 10000.0, "factor": 2.0, **extra})
-    refused(folder, f"rope type '{kind}' turns with the length")
+    own = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        theirs = own(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+        exact = own.double()(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    assert_as_exact(ours, theirs, exact)
+
+
+def test_rope_that_turns_otherwise_beyond_the_context_is_served(saved: Saved, tiny_config: Tiny) -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    load(saved(LlamaConfig(**tiny_config(), rope_parameters=rope)))
+
+
+def test_a_context_longer_than_the_models_is_refused(folders: dict[str, Path]) -> None:
+    refused(folders["llama"], "max_context is 513, and llama takes 512 tokens at most", max_context=513)
 
 
 def test_other_rope_scalings_are_served(saved: Saved, tiny_config: Tiny) -> None:
@@ -107,11 +132,11 @@ def test_a_config_that_its_own_architecture_cannot_run_is_refused(saved: Saved, 
 
 OWN_FAILURES = {
     "deepseek_v2": "fails with its own attention",
-    "gemma3_text": "fails with its own attention",
+    "gemma3_text": "fails on a single token",
     "longcat_flash": "fails on a single token",
     "minicpm3": "fails with its own attention",
-    "ministral": "fails with its own attention",
-    "olmo3": "fails with its own attention",
+    "ministral": "fails on a single token",
+    "olmo3": "fails on a single token",
     "xmod": "fails on a single token",
 }
 """Configs that transformers builds and saves, and cannot run: what they raise is theirs, and of many kinds."""
@@ -342,7 +367,7 @@ def test_values_narrower_than_keys_are_served(saved: Saved, tiny_config: Tiny) -
     tiny = tiny_config(num_key_value_heads=4, first_k_dense_replace=1, **ranks, **experts)
     config = DeepseekV3Config(**tiny)
     lm = load(saved(config))
-    assert lm.kv.data.shape[3:] == (4, 12)
+    assert {(layer.kv_heads, layer.key_width, layer.value_width) for layer in lm.kv.geometry.layers} == {(4, 12, 6)}
 
 
 def edit(folder: Path, **changes: Any) -> None:
@@ -354,4 +379,4 @@ def edit(folder: Path, **changes: Any) -> None:
 def test_other_architectures_pass_the_probe(saved: Saved, tiny_config: Tiny, kind: str) -> None:
     """The probe itself is the assertion: it compares packed trees with the model's own attention."""
     lm = load(saved(AutoConfig.for_model(kind, **tiny_config(pad_token_id=0))))
-    assert lm.kv.data.shape[0] == lm.model.config.num_hidden_layers
+    assert len(lm.kv.geometry.layers) == lm.model.config.num_hidden_layers

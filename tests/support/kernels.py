@@ -185,7 +185,7 @@ def check_compaction(
     given: Walks, page_size: int, dtype: torch.dtype, device: torch.device, kv_cache_dtype: str = "auto"
 ) -> None:
     """The kernel leaves in every slot what the host's own compaction leaves, heads 24 wide."""
-    runner = ModelRunner(Geometry(2, 2, 2, 24), 200, page_size, dtype, device, "torch", kv_cache_dtype)
+    runner = ModelRunner(Geometry.uniform(2, 2, 2, 24), 200, page_size, dtype, device, "torch", kv_cache_dtype)
     tables = [PageTable(runner.pool) for _ in given]
     for share in (2, 1):  # pages of the tables take turns
         for table, (draft, _) in zip(tables, given, strict=True):
@@ -197,10 +197,10 @@ def check_compaction(
     before = torch.randn(runner.kv.data.shape, generator=torch.Generator().manual_seed(3)).to(dtype).to(device)
     runner.kv.data.copy_(before)
     runner.compact([(row, draft.accept(picks)) for row, (draft, picks) in zip(rows, given, strict=True)])
-    expected = runner.kv.raw.clone()
+    expected = runner.kv.raw[0].clone()
     runner.kv.data.copy_(before)
     walked = walked_on(device, given)
     numbers = torch.from_numpy(np.array([(row.pages.table, 20) for row in rows])).to(device)
     pages = runner.pool.tables.on(device)
     compact(runner.kv, pages, page_size, numbers[:, 0].contiguous(), numbers[:, 1].contiguous(), *walked[:2])
-    assert torch.equal(runner.kv.raw, expected)
+    assert torch.equal(runner.kv.raw[0], expected)

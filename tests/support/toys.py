@@ -67,11 +67,11 @@ def alphabet_target(
         model.model.embed_tokens.weight[[letter(each) for each in broken]] = torch.nan
     model.generation_config.pad_token_id = END
     model.save_pretrained(folder)
-    _write_byte_tokenizer(folder)
+    write_byte_tokenizer(folder)
     return folder
 
 
-def _write_byte_tokenizer(folder: Path) -> None:
+def write_byte_tokenizer(folder: Path) -> None:
     """A byte-level tokenizer without merges: token id = byte."""
     alphabet = _bytes_to_unicode()
     vocab = {alphabet[byte]: byte for byte in range(256)}

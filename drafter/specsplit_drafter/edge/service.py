@@ -22,7 +22,7 @@ from specsplit.ranks.mesh import Mesh
 from specsplit.rpc import DRAFTER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
-from specsplit_drafter.drafts.proposer import Proposer
+from specsplit_drafter.drafts.proposer import UNBOUNDED, Proposer
 from specsplit_drafter.edge.servicer import DrafterServicer
 from specsplit_drafter.edge.telemetry import Telemetry
 from specsplit_drafter.engine.engine import Engine, Outbox
@@ -127,7 +127,7 @@ def load_proposer(settings: DrafterSettings, clock: Clock, rank: int = 0) -> Pro
         return _with_model(settings, clock, rank)
     if settings.dp_size > 1:
         raise LoadError(f"a drafter of kind {settings.kind.value} has no model that ranks could share (dp_size)")
-    return NgramProposer(settings.children)
+    return NgramProposer(settings.children, settings.max_context or UNBOUNDED)
 
 
 def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
@@ -182,6 +182,7 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
         kv_cache_dtype=settings.kv_cache_dtype,
         mesh=mesh,
         cpu_layers=settings.replaces_cpu_layers,
+        max_context=settings.max_context,
     )
     if settings.compile == "regional":
         model.compile_layers()
@@ -200,7 +201,15 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None)
         raise LoadError(
             f"a drafter of kind {settings.kind.value} needs the folder of the target it was made for (target)"
         )
-    head = load_head(folder, settings.target, settings.kind, dtype=settings.dtype, device=settings.device, mesh=mesh)
+    head = load_head(
+        folder,
+        settings.target,
+        settings.kind,
+        dtype=settings.dtype,
+        device=settings.device,
+        mesh=mesh,
+        max_context=settings.max_context,
+    )
     if settings.replaces_cpu_layers:
         head.use_cpu_layers()
     need = replace(head.shape.need, format=settings.feature_format)

@@ -27,10 +27,10 @@ def check_backend(name: str, device: torch.device) -> None:
 
 def choose_backend(name: str, kv: KVCache) -> str:
     """The name of the backend that attends over `kv`. Raises LoadError as `check_backend` does, or if this KV is not for it."""
-    check_backend(name, kv.data.device)
+    check_backend(name, kv.device)
     if name == "torch":
         return name
-    problem = obstacle(kv.data.device, kv.dtype, kv.data.shape[-1])
+    problem = obstacle(kv.device, kv.dtype, kv.geometry)
     if name == "flashinfer":
         _refuse(problem)
     return "flashinfer" if problem is None else "torch"

@@ -8,12 +8,13 @@ mask function for, no mask is built.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
 
 from specsplit.errors import LoadError
 from specsplit.model.pages.input_batch import InputBatch
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from specsplit.model.graphs import Buckets, StaticAttention
 
 NAME: Final = "specsplit"
+TOLD: Final = "specsplit_told"
+"""For a look at load: the ForwardBatch is told of the `mask` that the model makes for the layer, a ToldMask or None."""
 
 
 class ForwardBatch(Protocol):
@@ -32,10 +35,12 @@ class ForwardBatch(Protocol):
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        """query [1, H, T, D], key and value [1, kv_heads, T, D] of the new tokens, as a layer of transformers has them -> [1, T, H, D].
+        """Attend to the new tokens as a layer of transformers has them: query [1, H, T, D], key [1, kv_heads, T, D] and value
+        [1, kv_heads, T, value width] -> [1, T, H, value width], contiguous.
 
         `scaling` None means D ** -0.5. `extras` is whatever else the architecture tells its attention (sliding_window, softcap
-        ...): looked at once at load, where anything that would change the result is refused.
+        ...): looked at once at load, where anything that would change the result is described by a `Layer` or refused. What a layer learnt
+        of it, as its sinks, is taken from here.
         """
         ...
 
@@ -46,7 +51,7 @@ class TrialForward:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        return torch.zeros_like(query).transpose(1, 2)
+        return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 
 
 def tokens_first(heads_first: Tensor) -> Tensor:
@@ -69,8 +74,8 @@ class AttentionBackend(Protocol):
 class BackendFactory(Protocol):
     """How a backend is made for one KV cache."""
 
-    def __call__(self, kv: KVCache, group: int, page_size: int) -> AttentionBackend:
-        """`group`: query heads per KV head. `page_size`: slots of one page. Raises LoadError if it cannot be set up."""
+    def __call__(self, kv: KVCache, page_size: int) -> AttentionBackend:
+        """`page_size`: slots of one page. Raises LoadError if it cannot be set up."""
         ...
 
 
@@ -95,11 +100,7 @@ def _attention(
             f"{type(module).__name__} is not told what its model was called with, so its attention cannot be paged: transformers' own "
             "code of it hands on no keywords"
         )
-    width, missing = value.shape[-1], key.shape[-1] - value.shape[-1]
-    if missing > 0:  # multi-head latent attention: its values are stored as wide as its keys, with zeros behind
-        value = pad(value, (0, missing))
-    out = forward_batch.attend(module.layer_idx, query, key, value, scaling, extras)
-    return out if missing <= 0 else out[..., :width], None
+    return forward_batch.attend(module.layer_idx, query, key, value, scaling, extras), None
 
 
 def keep_from_compiler() -> None:
@@ -107,4 +108,27 @@ def keep_from_compiler() -> None:
     AttentionInterface.register(NAME, torch.compiler.disable(_attention))
 
 
+def _attention_with_mask(
+    module: _AttentionLayer, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *args: Any, **extras: Any
+) -> tuple[Tensor, None]:
+    return _attention(module, query, key, value, None, *args, mask=attention_mask, **extras)
+
+
+class ToldMask(NamedTuple):
+    """Which tokens a layer sees, as its model says it where it is asked for a mask."""
+
+    sees: Callable[[Any, Any, Any, Any], Any]
+    """Of batch, head, and indices of query and key tokens: whether the one sees the other."""
+    size: int | None
+    """Of the window or the chunk, where there is one."""
+
+
+def _told_mask(
+    *, mask_function: Callable[[Any, Any, Any, Any], Any], local_size: int | None = None, **_: Any
+) -> ToldMask:
+    return ToldMask(mask_function, local_size)
+
+
 AttentionInterface.register(NAME, _attention)
+AttentionInterface.register(TOLD, _attention_with_mask)
+AttentionMaskInterface.register(TOLD, _told_mask)

@@ -16,16 +16,16 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specsplit.errors import LoadError, SpecsplitError
-from specsplit.model.attention.interface import ForwardBatch
-from specsplit.model.pages.kv import Geometry
+from specsplit.model.attention.interface import NAME, TOLD, ForwardBatch, ToldMask
+from specsplit.model.attention.softmax import SINKS
+from specsplit.model.pages.layers import Geometry, Layer, Span
 
-_LENGTH_DEPENDENT_ROPE: Final = {"dynamic", "longrope"}
-_ATTENTION_LAYERS: Final = {"full_attention", "sliding_attention", "attention"}
-"""Kinds of layers that are served; `measure` looks more closely at those with a sliding window."""
+_ATTENTION_LAYERS: Final = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
+"""Kinds of layers that are served."""
 _HARMLESS: Final = {"position_ids", "is_causal"}
+_DESCRIBED: Final = {"mask", "sliding_window", "softcap", SINKS}
+"""What a `Layer` says."""
 _WHY: Final = {
-    "softcap": "it caps its attention logits (softcapping), which the attention backends do not do",
-    "s_aux": "its attention has sinks, which the attention backends do not have",
     "position_bias": "it adds a position bias to its attention logits, which the attention backends do not do",
 }
 
@@ -52,22 +52,33 @@ def check_folder(folder: Path) -> None:
         raise LoadError(f"model folder {folder} has no config.json: expected the Hugging Face layout")
 
 
-def check_config(config: PretrainedConfig) -> None:
-    """Raise LoadError for what config.json shows to be unsupported."""
+def context_of(config: PretrainedConfig, max_context: int | None) -> int:
+    """Tokens of context that are served: `max_context`, or all that the model takes. Raises LoadError for more than those."""
+    longest = config.max_position_embeddings
+    if max_context is not None and max_context > longest:
+        raise LoadError(f"max_context is {max_context}, and {config.model_type} takes {longest} tokens at most")
+    return max_context or longest
+
+
+def check_config(config: PretrainedConfig, max_context: int | None = None) -> None:
+    """Raise LoadError for what can be told from config.json not to be served in a context of so many tokens; None: all of it."""
     facts = config.to_dict()
     if config.is_encoder_decoder:
         raise LoadError(f"{config.model_type} is an encoder-decoder; specsplit serves decoder-only language models")
     if not hasattr(config, "max_position_embeddings"):
         raise LoadError(f"{config.model_type} does not say how long a context it takes (max_position_embeddings)")
-    for kind in set(_rope_types(facts.get("rope_parameters"))) & _LENGTH_DEPENDENT_ROPE:
-        raise LoadError(
-            f"rope type {kind!r} turns with the length of the sequence, so stored keys would have to turn too: not supported"
-        )
     partial = set(facts.get("layer_types") or ()) - _ATTENTION_LAYERS
     if partial:
         kinds = ", ".join(sorted(partial))
         raise LoadError(
             f"{config.model_type} has layers of kind {kinds}: only layers with keys and values per token are supported"
+        )
+    served = context_of(config, max_context)
+    steady = min(_steady_lengths(facts.get("rope_parameters"), served), default=served)
+    if served > steady:
+        raise LoadError(
+            f"its rotary positions are others in a text of more than {steady} tokens, and keys that are stored would have to turn too: set "
+            f"max_context = {steady}, which is how long a text it is served for"
         )
 
 
@@ -79,18 +90,25 @@ def check_class(model: PreTrainedModel) -> None:
         )
 
 
-def measure(model: PreTrainedModel) -> Geometry:
-    """The model's attention shape, seen in a forward of one token. Raises LoadError for attention that is not supported."""
+def measure(model: PreTrainedModel, max_context: int) -> Geometry:
+    """What the model's layers keep and see of so many tokens at most, as they show it in a forward of one.
+
+    Raises LoadError for what is not supported.
+    """
     token = torch.zeros(1, 1, dtype=torch.long, device=model.device)
-    return observe(
-        lambda recorder: model(input_ids=token, position_ids=token, use_cache=False, forward_batch=recorder),
-        model.config.num_hidden_layers,
-        model.config.max_position_embeddings,
-    )
+    model.set_attn_implementation(TOLD)
+    try:
+        return observe(
+            lambda recorder: model(input_ids=token, position_ids=token, use_cache=False, forward_batch=recorder),
+            model.config.num_hidden_layers,
+            max_context,
+        )
+    finally:
+        model.set_attn_implementation(NAME)
 
 
 def observe(forward: Callable[[ForwardBatch], object], num_layers: int, max_context: int) -> Geometry:
-    """The attention shape of the `num_layers` layers that `forward` runs one token through, given what to hand to their attention.
+    """What the `num_layers` layers keep and see that `forward` runs one token through, given what to hand to their attention.
 
     Raises LoadError for attention that is not supported.
     """
@@ -105,48 +123,62 @@ class _Recorder:
 
     def __init__(self, max_context: int) -> None:
         self._max_context = max_context
-        self._shapes: dict[int, tuple[int, int, int]] = {}
+        self._layers: dict[int, Layer] = {}
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        self._check_extras(layer, extras)
-        if key.shape[-1] != value.shape[-1]:
+        told = {name: given for name, given in extras.items() if given is not None and given is not False}
+        for name in told.keys() - _HARMLESS - _DESCRIBED:
             raise LoadError(
-                f"its keys are {key.shape[-1]} wide and its values {value.shape[-1]}; wider values are not supported"
+                _WHY.get(name, f"it tells its attention {name}, which specsplit does not know how to honour")
             )
-        self._shapes[layer] = (query.shape[1], key.shape[1], key.shape[3])
+        self._layers[layer] = Layer(
+            query.shape[1],
+            key.shape[1],
+            key.shape[3],
+            value.shape[3],
+            self._span(layer, told.get("mask"), told.get("sliding_window")),
+            told.get("softcap"),
+            SINKS in told,
+        )
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2)
 
-    def _check_extras(self, layer: int, extras: dict[str, Any]) -> None:
-        for name, value in extras.items():
-            if value is None or value is False or name in _HARMLESS:
-                continue
-            if name != "sliding_window":
-                raise LoadError(
-                    _WHY.get(name, f"it tells its attention {name}, which specsplit does not know how to honour")
-                )
-            if value < self._max_context:
-                raise LoadError(
-                    f"layer {layer} attends within a sliding window of {value} tokens, its context is {self._max_context}: "
-                    "windows are not supported yet"
-                )
+    def _span(self, layer: int, mask: ToldMask | None, window: int | None) -> Span:
+        """The span of a layer by its mask; by the window that its attention is told of where it has none."""
+        if mask is None:
+            return Span(window=window).within(self._max_context)
+        sizes = (Span(), Span(window=mask.size), Span(chunk=mask.size))
+        for span in dict.fromkeys(span.within(self._max_context) for span in sizes):
+            if _is(span, mask, self._max_context):
+                return span
+        raise LoadError(
+            f"layer {layer} sees other tokens than those before its own, a window of them, or the chunk that it is in: not supported"
+        )
 
     def geometry(self, num_layers: int) -> Geometry:
-        if sorted(self._shapes) != list(range(num_layers)):
-            raise LoadError(f"{len(self._shapes)} of its {num_layers} layers are attention; all of them have to be")
-        shapes = set(self._shapes.values())
-        if len(shapes) > 1:
-            raise LoadError(f"its layers differ in attention shape (heads, KV heads, width): {sorted(shapes)}")
-        heads, kv_heads, head_dim = shapes.pop()
-        return Geometry(num_layers, heads, kv_heads, head_dim)
+        if sorted(self._layers) != list(range(num_layers)):
+            raise LoadError(f"{len(self._layers)} of its {num_layers} layers are attention; all of them have to be")
+        return Geometry(tuple(self._layers[index] for index in range(num_layers)))
 
 
-def _rope_types(parameters: object) -> Iterator[str]:
-    """Every rope_type in a config's rope_parameters, which may be nested by layer type."""
+def _is(span: Span, mask: ToldMask, context: int) -> bool:
+    """Whether a mask hides in a context what a span does: asked at the edges of windows and chunks."""
+    size = min(mask.size or 1, context)
+    near = {edge + step for edge in (0, size, 2 * size, context - 1 - size, context - 1) for step in (-1, 0, 1)}
+    indices = torch.tensor(sorted(index for index in near if 0 <= index < context))
+    queries, keys = indices[:, None], indices[None]
+    expected = (keys <= queries) & (queries - keys < span.reach(indices)[:, None])
+    return bool((torch.as_tensor(mask.sees(0, 0, queries, keys)).expand_as(expected) == expected).all())
+
+
+def _steady_lengths(parameters: object, longest: int) -> Iterator[int]:
+    """For every set of rope_parameters in a config, which may be nested by layer type, the text from which on it turns otherwise.
+
+    "dynamic" does so beyond the context, where nothing is served; "longrope" beyond the context that the model was first trained for.
+    """
     if isinstance(parameters, dict):
-        for key, value in parameters.items():
-            if key in ("rope_type", "type") and isinstance(value, str):
-                yield value
-            else:
-                yield from _rope_types(value)
+        if "longrope" in (parameters.get("rope_type"), parameters.get("type")):
+            yield int(parameters.get("original_max_position_embeddings") or longest)
+        for value in parameters.values():
+            yield from _steady_lengths(value, longest)

@@ -3,7 +3,9 @@
 Rows of similar size are padded into a bucket; per layer each bucket costs one gather of KV and one scaled_dot_product_attention.
 
     T   tokens in the batch      H, K   query heads, KV heads; G = H / K
-    B   rows of a bucket         Q, L   most new tokens, most visible slots of its rows
+    B   rows of a bucket         Q, L   most new tokens, most slots that one of its rows sees
+
+Layers of another span or another G see the same buckets through other slots and masks: a bucket has those of each pattern.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from specsplit.model.attention.interface import ForwardBatch, tokens_first
-from specsplit.model.attention.row_attention import RowForward
-from specsplit.model.pages.batch import Ints, Row
+from specsplit.model.attention.row_attention import RowForward, RowView
+from specsplit.model.attention.softmax import attend
+from specsplit.model.pages.batch import Ints, Row, visible
 from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import KVCache
+from specsplit.model.pages.layers import ALL, Layer, Pattern, Span
 from specsplit.model.pages.tables import PageTables
 from specsplit.model.tensors.transfer import on_device
 
@@ -32,11 +35,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Bucket:
-    size: int
-    """B: the rows of the bucket."""
-    queries: Tensor | None
-    """[B * Q] index into T of each query, padding repeats the row's first; None if that is all of T in order."""
+class _View:
+    """What the layers of one pattern see of a bucket."""
+
     slots: Tensor | slice
     """[B * L] slot of each visible token, padding is the row's first: another session's KV may hold NaN, and 0 times NaN is NaN.
 
@@ -47,6 +48,16 @@ class _Bucket:
 
     Finite, so that a padded query, which sees nothing, gives some number and not NaN.
     """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bucket:
+    size: int
+    """B: the rows of the bucket."""
+    queries: Tensor | None
+    """[B * Q] index into T of each query, padding repeats the row's first; None if that is all of T in order."""
+    views: Sequence[_View]
+    """By pattern."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,29 +76,34 @@ class TorchForward:
     ) -> Tensor:
         query = tokens_first(query)
         self.kv.write(layer, self.write_slots, tokens_first(key), tokens_first(value))
-        parts = [_attend_bucket(bucket, query, self.kv.read(layer, bucket.slots), scaling) for bucket in self.buckets]
+        geometry = self.kv.geometry
+        described, pattern = geometry.layers[layer], geometry.pattern_of[layer]
+        parts: list[Tensor] = []
+        for bucket in self.buckets:
+            view = bucket.views[pattern]
+            seen = self.kv.read(layer, view.slots)
+            parts.append(_attend_bucket(described, bucket, view.bias, query, seen, scaling, extras))
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
         return (out if self.restore is None else out.index_select(0, self.restore)).unsqueeze(0)
 
 
 class TorchAttention:
-    """Plans forwards over one KV cache (an AttentionBackend). `group` is G: query heads per KV head."""
+    """Plans forwards over one KV cache (an AttentionBackend), whatever its layers are."""
 
-    def __init__(self, kv: KVCache, group: int, page_size: int) -> None:
+    def __init__(self, kv: KVCache, page_size: int) -> None:
         self._kv = kv
-        self._group = group
-        self._device = kv.data.device
+        self._patterns = kv.geometry.patterns
 
     def plan(self, batch: InputBatch) -> ForwardBatch:
         if batch.new_run is None or not self._kv.in_place:
             return self.gathered(batch)
-        return RowForward(self._kv, _row_slots(batch), batch.new_run, self._row_bias(batch.rows[0]))
+        return RowForward(self._kv, self._row_views(batch), batch.new_run)
 
     def gathered(self, batch: InputBatch) -> TorchForward:
         """Lay out any rows."""
         if len(batch.rows) == 1:  # nothing is padded
-            bucket = _Bucket(1, None, _row_slots(batch), self._row_bias(batch.rows[0]))
-            return TorchForward(self._kv, batch.write_slots, (bucket,), None)
+            views = [_View(*view) for view in self._row_views(batch)]
+            return TorchForward(self._kv, batch.write_slots, (_Bucket(1, None, views),), None)
         members: dict[tuple[int, int], list[int]] = {}
         for index, row in enumerate(batch.rows):
             members.setdefault(_bucket_key(row), []).append(index)
@@ -106,51 +122,99 @@ class TorchAttention:
     def static(self, tables: PageTables, buckets: Buckets) -> None:
         """Return None, since nothing can be captured: every batch has other kernels, and allocates."""
 
-    def _row_bias(self, row: Row) -> Tensor | None:
-        """The attention bias of a row that is not padded; None: it needs none."""
+    def _row_views(self, batch: InputBatch) -> list[RowView]:
+        """What each pattern sees of a row that is not padded."""
+        return [self._row_view(batch, pattern) for pattern in self._patterns]
+
+    def _row_view(self, batch: InputBatch, pattern: Pattern) -> RowView:
+        row = batch.rows[0]
+        if pattern.span == ALL:
+            return RowView(_row_slots(batch, 0), self._row_bias(row, pattern.group))
+        first, seen = visible(row, pattern.span)
+        return RowView(_row_slots(batch, first), self._bias_of(~seen[None], pattern.group))
+
+    def _row_bias(self, row: Row, group: int) -> Tensor | None:
+        """The attention bias of a row that is not padded, and sees all of its path; None: it needs none."""
         if row.tail_mask.size == 1 or row.tail_mask.all():
             return None
         hidden = np.zeros((1, row.num_tokens, row.pages.length), dtype=np.bool_)
         np.logical_not(row.tail_mask, out=hidden[0, :, row.pages.length - row.tail_mask.shape[1] :])
-        return self._bias(hidden)
+        return self._bias(hidden, group)
 
     def _bucket(self, batch: InputBatch, indices: Sequence[int], queries: Ints | None) -> _Bucket:
-        slots, rows = batch.slots(indices), [batch.rows[index] for index in indices]
-        hidden = np.ones((len(rows), max(row.num_tokens for row in rows), slots.shape[1]), dtype=np.bool_)
-        for row, unseen in zip(rows, hidden, strict=True):
-            _show(row, unseen)
         return _Bucket(
-            size=len(rows),
+            size=len(indices),
             queries=None if queries is None else self._tensor(queries.reshape(-1)),
-            slots=slots.reshape(-1),
-            bias=self._bias(hidden) if hidden.any() else None,
+            views=[self._view(batch, indices, pattern) for pattern in self._patterns],
         )
 
-    def _bias(self, hidden: NDArray[np.bool_]) -> Tensor:
+    def _view(self, batch: InputBatch, indices: Sequence[int], pattern: Pattern) -> _View:
+        slots, rows = batch.slots(indices), [batch.rows[index] for index in indices]
+        most = max(row.num_tokens for row in rows)
+        if pattern.span == ALL:
+            hidden = np.ones((len(rows), most, slots.shape[1]), dtype=np.bool_)
+            for row, unseen in zip(rows, hidden, strict=True):
+                _show(row, unseen)
+        else:
+            hidden, listed = _hidden_within(rows, pattern.span, most)
+            slots = slots.gather(1, self._tensor(listed))
+        return _View(slots.reshape(-1), self._bias_of(hidden, pattern.group))
+
+    def _bias_of(self, hidden: NDArray[np.bool_], group: int) -> Tensor | None:
+        """The bias that hides what is `hidden` [B, Q, L]; None: nothing is."""
+        return self._bias(hidden, group) if hidden.any() else None
+
+    def _bias(self, hidden: NDArray[np.bool_], group: int) -> Tensor:
         size, queries, length = hidden.shape
         dtype = self._kv.dtype
         bias = self._tensor(hidden.view(np.uint8)).to(dtype).mul_(torch.finfo(dtype).min)
-        per_head = bias.unsqueeze(1).expand(size, self._group, queries, length)
-        return per_head.reshape(size, 1, self._group * queries, length)
+        per_head = bias.unsqueeze(1).expand(size, group, queries, length)
+        return per_head.reshape(size, 1, group * queries, length)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
-        return on_device(array, self._device)
+        return on_device(array, self._kv.device)
 
 
-def plan_on_device(kv: KVCache, group: int, batch: DeviceBatch) -> TorchForward:
-    """Lay out a batch that only the device knows, without waiting for it. `group` is G."""
-    size, queries, length = batch.sees.shape
-    dtype = kv.dtype
-    bias = torch.zeros(batch.sees.shape, dtype=dtype, device=kv.data.device)
-    bias.masked_fill_(~batch.sees, torch.finfo(dtype).min)
-    per_head = bias.unsqueeze(1).expand(size, group, queries, length)
-    bucket = _Bucket(size, None, batch.slots.reshape(-1), per_head.reshape(size, 1, group * queries, length))
-    return TorchForward(kv, batch.write_slots, (bucket,), None)
+def plan_on_device(kv: KVCache, batch: DeviceBatch) -> TorchForward:
+    """Lay out a batch that only the device knows, without waiting for it."""
+    slots = batch.slots.reshape(-1)
+    views = [_View(slots, _bias_on_device(kv, batch, pattern)) for pattern in kv.geometry.patterns]
+    return TorchForward(kv, batch.write_slots, (_Bucket(len(batch.slots), None, views),), None)
 
 
-def _row_slots(batch: InputBatch) -> Tensor | slice:
-    """[L] of the only row."""
-    return batch.slots([0]).reshape(-1) if batch.run is None else batch.run
+def _bias_on_device(kv: KVCache, batch: DeviceBatch, pattern: Pattern) -> Tensor:
+    """[B, 1, G * Q, L] of the layers of a pattern."""
+    sees, (size, queries, length) = batch.sees, batch.sees.shape
+    if pattern.span != ALL:
+        reach = pattern.span.reach(batch.positions).view(size, queries, 1)
+        sees = sees & (sees.flip(2).cumsum(2).flip(2) <= reach)
+    bias = torch.zeros(sees.shape, dtype=kv.dtype, device=kv.device)
+    bias.masked_fill_(~sees, torch.finfo(kv.dtype).min)
+    per_head = bias.unsqueeze(1).expand(size, pattern.group, queries, length)
+    return per_head.reshape(size, 1, pattern.group * queries, length)
+
+
+def _row_slots(batch: InputBatch, first: int) -> Tensor | slice:
+    """[L] of the only row, from local index `first` on."""
+    if batch.run is None:
+        return batch.slots([0]).reshape(-1)[first:]
+    return slice(batch.run.start + first, batch.run.stop)
+
+
+def _hidden_within(rows: Sequence[Row], span: Span, most: int) -> tuple[NDArray[np.bool_], Ints]:
+    """What of the tokens that rows see within a span is hidden from each of `most` queries [B, most, L] -> their local indices too [B, L].
+
+    Behind those of a shorter row comes its first, over and over.
+    """
+    seen = [visible(row, span) for row in rows]
+    hidden = np.ones((len(rows), most, max(mask.shape[1] for _, mask in seen)), dtype=np.bool_)
+    listed = np.zeros((len(rows), hidden.shape[2]), dtype=np.int64)
+    for index, (first, mask) in enumerate(seen):
+        queries, length = mask.shape
+        np.logical_not(mask, out=hidden[index, :queries, :length])
+        listed[index, :length] = np.arange(length)
+        listed[index] += first
+    return hidden, listed
 
 
 def _bucket_key(row: Row) -> tuple[int, int]:
@@ -173,14 +237,22 @@ def _show(row: Row, hidden: NDArray[np.bool_]) -> None:
     np.logical_not(row.tail_mask, out=hidden[:queries, length - tail : length])
 
 
-def _attend_bucket(bucket: _Bucket, query: Tensor, seen: Tensor, scaling: float | None) -> Tensor:
-    """query [T, H, D] over the bucket's KV `seen` [2, B * L, K, D] of one layer -> [B * Q, H, D]."""
-    size, kv_heads, dim = bucket.size, seen.shape[2], seen.shape[3]
+def _attend_bucket(
+    layer: Layer,
+    bucket: _Bucket,
+    bias: Tensor | None,
+    query: Tensor,
+    seen: tuple[Tensor, Tensor],
+    scaling: float | None,
+    extras: dict[str, Any],
+) -> Tensor:
+    """query [T, H, D] over the bucket's keys and values `seen` [B * L, K, width] of one layer -> [B * Q, H, value width]."""
+    size, (keys, values) = bucket.size, (each.unflatten(0, (bucket.size, -1)).transpose(1, 2) for each in seen)
+    kv_heads = keys.shape[1]
     if bucket.queries is not None:
         query = query.index_select(0, bucket.queries)
-    group = query.shape[1] // kv_heads
-    # Heads that share a KV head become further queries of it: no copy of the KV per head, and every SDPA kernel takes it.
+    group, dim = query.shape[1] // kv_heads, query.shape[2]
     folded = query.reshape(size, -1, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(size, kv_heads, -1, dim)
-    keys, values = seen.view(2, size, -1, kv_heads, dim).transpose(2, 3).unbind()
-    out = scaled_dot_product_attention(folded, keys, values, attn_mask=bucket.bias, scale=scaling)
+    out = attend(layer, folded, keys, values, bias, scaling, extras)
+    dim = values.shape[3]
     return out.view(size, kv_heads, group, -1, dim).permute(0, 3, 1, 2, 4).reshape(-1, kv_heads * group, dim)

@@ -15,7 +15,7 @@ _NOT_READ: Final = ("norm_before_fc", "fc_norm", "norm_output", "layernorms")
 """Variants of speculators' heads with norms that ours have not."""
 
 
-def architecture(facts: dict[str, Any]) -> PretrainedConfig:
+def architecture(facts: dict[str, Any], max_context: int | None = None) -> PretrainedConfig:
     """The transformers config of a decoder layer. Raises LoadError for an architecture that it does not know or refuses."""
     facts = dict(facts.get("transformer_layer_config") or facts)
     model_type = facts.pop("model_type", None)
@@ -28,7 +28,8 @@ def architecture(facts: dict[str, Any]) -> PretrainedConfig:
         config = CONFIG_MAPPING[known].from_dict(facts).get_text_config()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise LoadError(f"config.json is no {known} config: {error}") from error
-    check_config(config)
+    longest = getattr(config, "max_position_embeddings", None)
+    check_config(config, min(max_context, longest) if max_context and longest else None)
     return config
 
 

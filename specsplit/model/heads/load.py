@@ -49,17 +49,19 @@ def load_head(
     device: str = "cpu",
     attn_implementation: str = NAME,
     mesh: TensorMesh | None = None,
+    max_context: int | None = None,
 ) -> Head:
     """Load the head in `folder`, and from its target's folder the embeddings that it shares; with a `mesh`, this rank's part of the head.
 
     kind eagle on a folder of one MTP layer runs that layer recurrently (SGLang's NEXTN) on its normed states.
-    dtype: "float32", "bfloat16", "float16" or "auto" (as in config.json). attn_implementation: other than ours to train. Raises LoadError
-    for what cannot be loaded, naming every tensor that is missing, left over or misshapen, or that cannot be shared out, and RankLost.
+    dtype: "float32", "bfloat16", "float16" or "auto" (as in config.json). attn_implementation: other than ours to train. max_context:
+    tokens of a text that it drafts for; None: all that its target takes. Raises LoadError for what cannot be loaded, naming every tensor
+    that is missing, left over or misshapen, or that cannot be shared out, and RankLost.
     """
     for each in (folder, target):
         check_folder(each)
     with refusing(f"the head in {folder} cannot be loaded for the target in {target}"):
-        source = _Source(folder, target, kind, dtype, device, attn_implementation)
+        source = _Source(folder, target, kind, dtype, device, attn_implementation, max_context)
         head, layout = _BUILDERS[source.family](source)
         load_weights(head, source.checkpoint, layout, source.dtype)
         if mesh is not None:
@@ -77,13 +79,21 @@ class _Source:
     """A head's folder, and how it is to be loaded."""
 
     def __init__(
-        self, folder: Path, target: Path, kind: DrafterKind, dtype: str, device: str, attn_implementation: str
+        self,
+        folder: Path,
+        target: Path,
+        kind: DrafterKind,
+        dtype: str,
+        device: str,
+        attn_implementation: str,
+        max_context: int | None,
     ) -> None:
         self.folder: Final = folder
         self.target: Final = target
         self.kind: Final = kind
         self.device: Final = device
         self.attn_implementation: Final = attn_implementation
+        self.max_context: Final = max_context
         self.facts: Final = read_json(folder / "config.json")
         self.dtype: Final = self._dtype(dtype)
         self.checkpoint: Final = Checkpoint(folder)
@@ -100,7 +110,9 @@ class _Source:
 
     def target_embeddings(self, *, lm_head: bool = True) -> TargetEmbeddings:
         """Load the target's embeddings, and its LM head if asked for."""
-        return TargetEmbeddings.load(self.target, lm_head=lm_head, dtype=self.dtype, device=self.device)
+        return TargetEmbeddings.load(
+            self.target, lm_head=lm_head, dtype=self.dtype, device=self.device, max_context=self.max_context
+        )
 
     def with_own_embeddings(self, target: TargetEmbeddings, width: int) -> TargetEmbeddings:
         """Put the folder's embeddings in the place of the target's. Raises LoadError if they are misshapen."""
@@ -123,7 +135,7 @@ class _Source:
 
     def config(self, target: TargetEmbeddings, *, width: int | None) -> PretrainedConfig:
         """Read the config of the decoder layer. Raises LoadError if the head is made for another target: other tokens, or another width."""
-        config = architecture(self.facts)
+        config = architecture(self.facts, self.max_context)
         wrong: list[str] = []
         if config.vocab_size != target.vocabulary.size:
             wrong.append(f"a vocabulary of {config.vocab_size} tokens, the target has {target.vocabulary.size}")
@@ -152,7 +164,7 @@ def family_of(folder: Path, facts: dict[str, Any], checkpoint: Checkpoint) -> Fa
 def _eagle(source: _Source) -> tuple[Head, Layout]:
     require_plain(source.facts)
     target, layout = source.target_embeddings(), eagle_layout(source.names)
-    config = source.config(target, width=architecture(source.facts).hidden_size)
+    config = source.config(target, width=architecture(source.facts, source.max_context).hidden_size)
     with _META:
         return EagleHead(config, target, bias=layout.has_bias, **source.common()), layout
 
@@ -163,7 +175,9 @@ def _eagle3(source: _Source) -> tuple[Head, Layout]:
     draft_vocab_size = facts.get("draft_vocab_size")
     own_lm_head = draft_vocab_size is not None or "lm_head.weight" in source.names
     target = source.target_embeddings(lm_head=not own_lm_head)
-    config = source.config(target, width=facts.get("target_hidden_size") or architecture(facts).hidden_size)
+    config = source.config(
+        target, width=facts.get("target_hidden_size") or architecture(facts, source.max_context).hidden_size
+    )
     if _EMBEDDINGS in source.names:
         target = source.with_own_embeddings(target, config.hidden_size)
     with _META:
@@ -197,7 +211,7 @@ def _mtp(source: _Source) -> tuple[Head, Layout]:
             f"model folder {source.folder} has its first MTP layer at {layers.start}, expected it behind the target's "
             f"{target.num_layers} layers, at {target.num_layers}"
         )
-    config = source.config(target, width=architecture(source.facts).hidden_size)
+    config = source.config(target, width=architecture(source.facts, source.max_context).hidden_size)
     if hasattr(
         config, "first_k_dense_replace"
     ):  # its layers stand behind the target's, the first few of which alone are dense

@@ -12,6 +12,7 @@ from torch.nn.functional import embedding
 from transformers import PretrainedConfig
 
 from specsplit.errors import LoadError
+from specsplit.model.attention.support import context_of
 from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.config import architecture
 from specsplit.text.vocabulary import read_json, vocabulary_of
@@ -53,14 +54,21 @@ class TargetEmbeddings(nn.Module):
 
     @classmethod
     def load(
-        cls, folder: Path, *, lm_head: bool = True, dtype: torch.dtype = torch.float32, device: str = "cpu"
+        cls,
+        folder: Path,
+        *,
+        lm_head: bool = True,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        max_context: int | None = None,
     ) -> TargetEmbeddings:
         """Read them from a target's folder, and no other tensors. lm_head: whether to read that too; it may be the embeddings themselves.
+        max_context: tokens of a text that are served; None: all that the target takes.
 
         Raises LoadError if one is missing or misshapen, or the target does more with them than look up and multiply.
         """
         vocabulary = vocabulary_of(folder)
-        config = architecture(read_json(folder / "config.json"))
+        config = architecture(read_json(folder / "config.json"), max_context)
         _require_unscaled(config)
         checkpoint = Checkpoint(folder)
         names = [_find(_EMBEDDINGS, checkpoint)]
@@ -78,7 +86,7 @@ class TargetEmbeddings(nn.Module):
             vocabulary=vocabulary,
             hidden_size=config.hidden_size,
             num_layers=config.num_hidden_layers,
-            max_context=config.max_position_embeddings,
+            max_context=context_of(config, max_context),
         )
 
     def with_embeddings(self, embeddings: Tensor) -> TargetEmbeddings:

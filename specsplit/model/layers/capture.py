@@ -17,9 +17,16 @@ Hidden = dict[int, Tensor]
 """Hidden states [T, hidden_size] by layer, numbered as in FeatureNeed.layers."""
 
 
+def _decoder(model: PreTrainedModel) -> nn.Module:
+    """What is below the LM head. In some architectures nothing has the name that they give for it (base_model_prefix)."""
+    if model.base_model is not model:
+        return model.base_model
+    return next((child for child in model.children() if isinstance(child, PreTrainedModel)), model)
+
+
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList | None:
     """A model's decoder layers, first to last; None if it is not built of a list of them."""
-    for module in model.base_model.children():
+    for module in _decoder(model).children():
         if isinstance(module, nn.ModuleList) and len(module) == model.config.num_hidden_layers:
             return module
     return None
@@ -65,7 +72,7 @@ class Capture:
 
     def _hook(self, layer: int, hidden: Hidden) -> Any:
         if layer == LAST:
-            return self._model.base_model.register_forward_hook(_keep_last(hidden))
+            return _decoder(self._model).register_forward_hook(_keep_last(hidden))
         assert self._layers is not None, "check has passed"
         if layer == 0:
             return self._layers[0].register_forward_pre_hook(_keep_input(hidden), with_kwargs=True)

@@ -51,13 +51,15 @@ class CausalLM(ModelRunner):
 
         Raises LoadError if it cannot be served.
         """
-        check_config(model.config)
+        check_config(model.config, info.max_context)
         check_class(model)
         self.blocks: Final = ShardedBlocks(model) if blocks is None else blocks
         self.blocks.assemble()
         # What is run at load is looked at by asking the device, which would wait for ever for a process that has gone.
         settled = model.register_forward_hook(lambda *_: self.blocks.synchronize())
-        super().__init__(measure(model), num_pages, page_size, model.dtype, model.device, backend, kv_cache_dtype)
+        super().__init__(
+            measure(model, info.max_context), num_pages, page_size, model.dtype, model.device, backend, kv_cache_dtype
+        )
         self.model: Final = model.eval()
         self.info: Final = info
         self.capture: Final = Capture(model)
@@ -80,6 +82,7 @@ class CausalLM(ModelRunner):
         mesh: TensorMesh | None = None,
         split: DeviceMesh | None = None,
         cpu_layers: bool = True,
+        max_context: int | None = None,
     ) -> Self:
         """Load from a local folder, as `load_model` does, ready to serve; with a `mesh` or a `split`, this process's part of it.
 
@@ -98,6 +101,7 @@ class CausalLM(ModelRunner):
             random_weights=random_weights,
             mesh=mesh,
             split=split,
+            max_context=max_context,
         )
         with refusing(f"model folder {folder} cannot be served"):
             lm = cls(

@@ -16,7 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from specsplit.errors import LoadError
 from specsplit.model.attention.interface import NAME
-from specsplit.model.attention.support import check_config, check_folder, refusing
+from specsplit.model.attention.support import check_config, check_folder, context_of, refusing
 from specsplit.model.layers.inflate import inflate
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.layers.shards import shard_mlps
@@ -38,15 +38,16 @@ def load_model(
     random_weights: bool = False,
     mesh: TensorMesh | None = None,
     split: DeviceMesh | None = None,
+    max_context: int | None = None,
 ) -> tuple[PreTrainedModel, ModelInfo, ShardedBlocks]:
     """The module, whose attention is ours, its facts, and what of it is shared out over the ranks of a mesh.
 
     dtype: "float32", "bfloat16", "float16" or "auto" (as in config.json). inflate_layers: see `inflate`; 0 leaves the model
     as it is. random_weights: see `_random`. split: processes that the model is split over, of which this one gets its part; that is
-    not inflated, nor are its weights random. What is shared out is what this process has of it. Raises LoadError, saying why, for
-    anything that is missing, broken or not supported, and RankLost.
+    not inflated, nor are its weights random. max_context: tokens of context that are served; None: all that it takes. What is shared
+    out is what this process has of it. Raises LoadError, saying why, for anything that is missing, broken or not supported, and RankLost.
     """
-    model = _load_model(folder, dtype, torch.device(device) if random_weights else None, split)
+    model = _load_model(folder, dtype, torch.device(device) if random_weights else None, split, max_context)
     with refusing(f"model folder {folder} cannot be served"):
         if inflate_layers:
             inflate(model, inflate_layers)
@@ -55,17 +56,19 @@ def load_model(
         # What others hold never reaches the device.
         blocks = ShardedBlocks(model, mesh) if mesh is None or mesh.size == 1 else shard_mlps(model, mesh)
         nn.Module.to(model, torch.device(device))
-        return model, _info(folder, model), blocks
+        return model, _info(folder, model, max_context), blocks
 
 
-def _load_model(folder: Path, dtype: str, random_on: torch.device | None, split: DeviceMesh | None) -> PreTrainedModel:
+def _load_model(
+    folder: Path, dtype: str, random_on: torch.device | None, split: DeviceMesh | None, max_context: int | None
+) -> PreTrainedModel:
     resolved = dtype if dtype == AUTO else dtype_of(dtype)
     check_folder(folder)
     if not sys.stderr.isatty():
         disable_progress_bar()  # a bar in a log file is noise
     with refusing(f"model folder {folder} cannot be loaded"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        check_config(config)
+        check_config(config, max_context)
         if random_on is not None:
             return _random(config, resolved, random_on)
         if split is not None:
@@ -107,8 +110,8 @@ def _random(config: PretrainedConfig, dtype: torch.dtype | str, device: torch.de
         return AutoModelForCausalLM.from_config(config, **typed, attn_implementation=NAME)
 
 
-def _info(folder: Path, model: PreTrainedModel) -> ModelInfo:
+def _info(folder: Path, model: PreTrainedModel, max_context: int | None) -> ModelInfo:
     config = model.config
     eos = config.eos_token_id if model.generation_config is None else model.generation_config.eos_token_id
     ids = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
-    return ModelInfo(folder.resolve().name, vocabulary_of(folder), config.max_position_embeddings, ids)
+    return ModelInfo(folder.resolve().name, vocabulary_of(folder), context_of(config, max_context), ids)

@@ -40,7 +40,7 @@ def probe(lm: CausalLM) -> None:
         packed = _packed_logits(lm, texts)
         for text, ours in zip(texts, packed, strict=True):
             _compare(lm.model, text, ours)
-    if beyond := untried(lm.model.config):
+    if beyond := untried(lm.model.config, lm.info.max_context):
         numbers = ", ".join(f"{name} = {length}" for name, length in beyond.items())
         _log.info(
             "the checks at load read no text longer than %d tokens, and its config names %s: what it computes otherwise from such a length "
@@ -75,12 +75,12 @@ def apart(logits: Tensor, others: Tensor) -> float:
 
 
 def _short(lm: CausalLM) -> list[Passage]:
-    return short_texts(lm.model.config, lm.info.vocabulary.size)
+    return short_texts(lm.info.vocabulary.size, lm.info.max_context)
 
 
 def _long(lm: CausalLM) -> Passage:
     """The long text, cut to what the smallest pool of all ranks holds: they run its tokens together."""
-    text = long_text(lm.model.config, lm.info.vocabulary.size, lm.pool.num_slots)
+    text = long_text(lm.model.config, lm.info.vocabulary.size, lm.info.max_context, lm.pool.num_slots)
     return text.within(min(length for (length,) in lm.blocks.assemble([text.length])))
 
 
@@ -107,7 +107,7 @@ def _packed_logits(lm: CausalLM, texts: Sequence[Passage]) -> list[Tensor]:
     looked for.
     """
     wanted = sum(lm.pool.pages_for(text.length) for text in texts)
-    runner = lm if lm.kv.raw is lm.kv.data else lm.unrounded(min(lm.pool.total_pages, wanted))
+    runner = lm if lm.kv.in_place else lm.unrounded(min(lm.pool.total_pages, wanted))
     tables = [PageTable(runner.pool) for _ in texts]
     try:
         with refusing(f"{type(lm.model).__name__} fails on a packed token tree"):

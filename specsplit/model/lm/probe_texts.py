@@ -86,22 +86,22 @@ class Passage:
         return replace(row, positions=row.positions + self.start)
 
 
-def short_texts(config: PretrainedConfig, vocab_size: int) -> list[Passage]:
+def short_texts(vocab_size: int, context: int) -> list[Passage]:
     """One where a text begins, and one that ends where the context does."""
     near, far = Passage(3, (-1, 0, 0, 1, 1, 3), vocab_size), Passage(5, (-1, 0, 1, 0, 2), vocab_size, seed=1)
-    return [near, replace(far, start=max(0, config.max_position_embeddings - far.length))]
+    return [near, replace(far, start=max(0, context - far.length))]
 
 
-def long_text(config: PretrainedConfig, vocab_size: int, most: int) -> Passage:
+def long_text(config: PretrainedConfig, vocab_size: int, context: int, most: int) -> Passage:
     """One of `most` tokens at most, and no more than the context takes. Its tree is a chain, which the model itself reads in one go."""
-    tried = (length for _, length in _lengths(config) if length <= LONGEST)
+    tried = (length for _, length in _lengths(config, context) if length <= LONGEST)
     text = Passage(1 + max(tried, default=0), (-1, 0, 1, 2), vocab_size)
-    return text.within(min(most, config.max_position_embeddings))
+    return text.within(min(most, context))
 
 
-def untried(config: PretrainedConfig) -> dict[str, int]:
-    """By name, the numbers of a config that may be lengths, and that no text here is longer than."""
-    return {name: length for name, length in _lengths(config) if length > LONGEST}
+def untried(config: PretrainedConfig, context: int) -> dict[str, int]:
+    """By name, the numbers of a config that may be lengths within the context, and that no text here is longer than."""
+    return {name: length for name, length in _lengths(config, context) if length > LONGEST}
 
 
 def cache_behind(position: int, config: PretrainedConfig) -> Cache:
@@ -124,10 +124,10 @@ class _SlidOut(DynamicLayer):
         return seen - self._count, self._count
 
 
-def _lengths(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
+def _lengths(config: PretrainedConfig, context: int) -> Iterator[tuple[str, int]]:
     """Name and value of every number in a config that may be a length within the context."""
     for name, number in _numbers("", config.to_dict()):
-        if 0 < number < config.max_position_embeddings and (number <= _SMALL or _may_be_length(name)):
+        if 0 < number < context and (number <= _SMALL or _may_be_length(name)):
             yield name, int(number)
 
 

@@ -28,7 +28,8 @@ from specsplit.model.graphs import (
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.input_batch import InputBatch
-from specsplit.model.pages.kv import STORED, Geometry, KVCache
+from specsplit.model.pages.kv import STORED, KVCache
+from specsplit.model.pages.layers import Geometry
 from specsplit.model.pages.pool import PagePool
 from specsplit.model.pages.tables import Slots
 from specsplit.model.tensors.transfer import on_device
@@ -55,17 +56,16 @@ class ModelRunner:
         self.spare_page: Final = num_pages
         """A page of the KV that the pool never hands out: the padding of captured forwards lives there."""
         self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device, STORED[kv_cache_dtype])
-        self._geometry: Final = geometry
         self.attention: Final = choose_backend(backend, self.kv)
         """Name of the backend."""
-        self.backend: Final = BACKENDS[self.attention](self.kv, geometry.group, page_size)
+        self.backend: Final = BACKENDS[self.attention](self.kv, page_size)
         self.graphs: Graphs | SharedGraphs | None = None
         """The captured forwards; None: every forward is run eagerly."""
 
     @property
     def device(self) -> torch.device:
         """Where it runs."""
-        return self.kv.data.device
+        return self.kv.device
 
     @property
     def graph_statistics(self) -> GraphStatistics:
@@ -75,7 +75,7 @@ class ModelRunner:
     def unrounded(self, num_pages: int) -> ModelRunner:
         """A runner of the same shape, with KV of its own that is kept in the type that attention computes in."""
         return ModelRunner(
-            self._geometry, num_pages, self.pool.page_size, self.kv.dtype, self.device, backend=self.attention
+            self.kv.geometry, num_pages, self.pool.page_size, self.kv.dtype, self.device, backend=self.attention
         )
 
     def inputs(self, rows: Sequence[Row]) -> InputBatch:
@@ -116,7 +116,7 @@ class ModelRunner:
 
     def plan_on_device(self, batch: DeviceBatch) -> ForwardBatch:
         """Plan a batch that only the device knows. It attends by torch with every backend: other kernels are planned on the host."""
-        return plan_on_device(self.kv, self._geometry.group, batch)
+        return plan_on_device(self.kv, batch)
 
     def compact(self, kept: Sequence[tuple[Row, Sequence[int]]]) -> None:
         """Move the KV of some of a row's new tokens, in order of their indices, to the front of them; the others' is lost."""

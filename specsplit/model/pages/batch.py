@@ -24,6 +24,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specsplit.model.pages.layers import Span
 from specsplit.model.pages.tables import RowPages
 
 Ints = NDArray[np.int64]
@@ -115,3 +116,20 @@ class Row:
         mask, depths = _known_shape(tuple(parents)) if count <= _SMALL else _shape(parents)
         wanted = range(count) if logits_at is None else logits_at
         return cls(tokens, depths + (length - count), pages, mask, wanted, **own)
+
+
+def visible(row: Row, span: Span) -> tuple[int, Mask]:
+    """What of a row is seen within a span: the first local index that any new token sees -> and, bool [Q, L - first], which see which.
+
+    A token counts along its own path: those of the tail that it sees come behind each other on it, and what lies before the tail
+    comes before them.
+    """
+    before = row.pages.length - row.tail_mask.shape[1]
+    onward = np.cumsum(row.tail_mask[:, ::-1], axis=1)[:, ::-1]  # tokens of the path from here to its end
+    reach = span.reach(row.positions)
+    wanted = np.clip(reach - onward[:, 0], 0, before)  # of those before the tail
+    first = before - int(wanted.max())
+    front = np.arange(first, before) >= (before - wanted)[:, None]
+    seen = np.concatenate((front, row.tail_mask & (onward <= reach[:, None])), axis=1)
+    unseen = int(seen.any(axis=0).argmax())
+    return first + unseen, seen[:, unseen:]

@@ -1,36 +1,28 @@
-"""The keys and values of every token that is being served, in one tensor."""
+"""The keys and values of every token that is being served."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Geometry:
-    """The attention shape of a model, the same in all of its layers."""
-
-    num_layers: int
-    num_heads: int
-    """Query heads H; a multiple of kv_heads."""
-    kv_heads: int
-    head_dim: int
-
-    @property
-    def group(self) -> int:
-        """Query heads that share one KV head; head h uses KV head h // group."""
-        return self.num_heads // self.kv_heads
-
+from specsplit.model.pages.layers import Geometry
 
 STORED: Final = {"auto": None, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 """Types that KV can be kept in, by the name of the setting; None is the model's own."""
 
 
+class _Plane(NamedTuple):
+    """Where the keys, or the values, of one layer are."""
+
+    tensor: int
+    number: int
+
+
 class KVCache:
-    """`data` [num_layers, 2 (key, value), num_slots, kv_heads, head_dim].
+    """A *plane* [num_slots, kv_heads, width] is the keys, or the values, of one layer. Planes of one shape lie in one tensor.
 
     Zeroed at first: attention weighs masked slots with 0, and 0 times whatever was in fresh memory must not be NaN.
     """
@@ -44,49 +36,90 @@ class KVCache:
         stored: torch.dtype | None = None,
     ) -> None:
         """`stored`: keys and values are kept as this type of 8 bits, the largest that it has standing for any larger; None: as `dtype`."""
-        shape = (geometry.num_layers, 2, num_slots, geometry.kv_heads, geometry.head_dim)
+        self.geometry: Final = geometry
+        self.num_slots: Final = num_slots
+        """Tokens that fit."""
         self.dtype: Final = dtype
         """What attention computes in."""
-        self.data: Final = torch.zeros(shape, dtype=stored or dtype, device=device)
-        self.raw: Final = self.data.view(torch.uint8) if stored else self.data
-        """`data`, as bytes where its type has 8 bits: not every device moves those types about, and bytes it does."""
-        self._layers = self.raw.unbind()
-        # By layer, [num_slots, kv_heads, head_dim] each.
-        self._keys, self._values = self.raw[:, 0].unbind(), self.raw[:, 1].unbind()
+        self.stored: Final = stored or dtype
+        """What it is kept as."""
+        self.device: Final = device
+        shapes = [
+            (layer.kv_heads, width) for layer in geometry.layers for width in (layer.key_width, layer.value_width)
+        ]
+        self.tensors: Final = [
+            torch.zeros(shapes.count(shape), num_slots, *shape, dtype=self.stored, device=device)
+            for shape in dict.fromkeys(shapes)
+        ]
+        """[planes, num_slots, kv_heads, width] each, in order of layers, keys before values."""
+        self.raw: Final = [each.view(torch.uint8) for each in self.tensors] if stored else self.tensors
+        """`tensors`, as bytes where their type has 8 bits: not every device moves those types about, and bytes it does."""
+        self._planes: Final = _planes(shapes)
+        apart = [each.unbind() for each in self.raw]
+        # By layer, [num_slots, kv_heads, width] each.
+        self._keys, self._values = ([apart[tensor][number] for tensor, number in self._planes[i::2]] for i in (0, 1))
+        # By layer, [2, num_slots, kv_heads, width] where both lie side by side, and else two of one plane.
+        self._blocks = [
+            (self.raw[key.tensor][key.number : key.number + 2],)
+            if key.tensor == value.tensor
+            else (apart[key.tensor][key.number][None], apart[value.tensor][value.number][None])
+            for key, value in zip(self._planes[::2], self._planes[1::2], strict=True)
+        ]
 
     @property
-    def num_slots(self) -> int:
-        """Tokens that fit."""
-        return self.data.shape[2]
+    def data(self) -> Tensor:
+        """[num_layers, 2 (key, value), num_slots, kv_heads, head_dim], where all are of one shape. Raises ValueError if they differ."""
+        if len(self.tensors) > 1:
+            raise ValueError(f"keys and values are of {len(self.tensors)} shapes: there is no one tensor of them")
+        return self.tensors[0].unflatten(0, (-1, 2))
 
     @property
     def in_place(self) -> bool:
         """Whether it is kept in the type that attention computes in, so that nothing of it has to be copied to be read."""
-        return self.raw is self.data
+        return self.raw is self.tensors
 
     @property
     def nbytes(self) -> int:
         """Bytes of device memory that the cache takes."""
-        return self.data.nbytes
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store key and value [T, kv_heads, head_dim] of one layer at slots [T]."""
+        """Store key [T, kv_heads, key width] and value [T, kv_heads, value width] of one layer at slots [T]."""
         self._keys[layer].index_copy_(0, slots, self._as_stored(key))
         self._values[layer].index_copy_(0, slots, self._as_stored(value))
 
-    def read(self, layer: int, slots: Tensor | slice) -> Tensor:
-        """Keys and values of one layer at slots [n] -> [2, n, kv_heads, head_dim] in `dtype`. A slice of that type is no copy."""
-        pair = self._layers[layer]
-        seen = pair[:, slots] if isinstance(slots, slice) else pair.index_select(1, slots)
-        return seen if self.in_place else seen.view(self.data.dtype).to(self.dtype)
+    def read(self, layer: int, slots: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer at slots [n] -> [n, kv_heads, width] each, in `dtype`. A slice of that type is no copy."""
+        keys, values = (plane for block in self._blocks[layer] for plane in self._seen(block, slots).unbind())
+        return keys, values
+
+    def heads_first(self, run: slice) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Keys, and values, of a run of n slots: views [1, kv_heads, n, width] by layer. The cache must be `in_place`."""
+        views = [each[:, run].transpose(1, 2).unsqueeze(1).unbind() for each in self.tensors]
+        if len(views) == 1:
+            return views[0][::2], views[0][1::2]
+        placed = [views[tensor][number] for tensor, number in self._planes]
+        return placed[::2], placed[1::2]
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots source [n] to slots target [n] in every layer. The two may overlap: all is read before anything is written."""
         if len(source):
-            self.raw.index_copy_(2, target, self.raw.index_select(2, source))
+            for raw in self.raw:
+                raw.index_copy_(1, target, raw.index_select(1, source))
+
+    def _seen(self, planes: Tensor, slots: Tensor | slice) -> Tensor:
+        """What is at these slots of planes that lie side by side, in `dtype`."""
+        seen = planes[:, slots] if isinstance(slots, slice) else planes.index_select(1, slots)
+        return seen if self.in_place else seen.view(self.stored).to(self.dtype)
 
     def _as_stored(self, numbers: Tensor) -> Tensor:
         if self.in_place:
             return numbers
-        limit = torch.finfo(self.data.dtype).max
-        return numbers.clamp(-limit, limit).to(self.data.dtype).view(torch.uint8)
+        limit = torch.finfo(self.stored).max
+        return numbers.clamp(-limit, limit).to(self.stored).view(torch.uint8)
+
+
+def _planes(shapes: Sequence[tuple[int, int]]) -> list[_Plane]:
+    """By plane, which tensor of those of its shape it is in, and where."""
+    order = list(dict.fromkeys(shapes))
+    return [_Plane(order.index(shape), shapes[:number].count(shape)) for number, shape in enumerate(shapes)]

@@ -131,14 +131,14 @@ def test_no_rows_are_no_ops_twice_over(load: Load, name: str, dtype: str) -> Non
             [Row.chunk([1, 2, 3], RowPages.alone(runner.pool.allocate(3), 3))],
             torch.ones(3, head.shape.state_width, dtype=head.dtype),
         )
-        before, free = runner.kv.data.clone(), runner.pool.free_pages
+        before, free = [tensor.clone() for tensor in runner.kv.tensors], runner.pool.free_pages
         for _ in range(2):
             hidden, states = runner.forward([], torch.empty(0, head.shape.state_width, dtype=head.dtype))
             assert hidden.shape == (0, head.hidden_size)
             assert states.shape == (0, head.shape.state_width)
             assert hidden.dtype == states.dtype == head.dtype == getattr(torch, dtype)
             assert head.logits(step, hidden).shape == (0, VOCAB)
-        assert torch.equal(runner.kv.data, before)
+        assert all(map(torch.equal, runner.kv.tensors, before))
         assert runner.pool.free_pages == free
 
 

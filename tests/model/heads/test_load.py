@@ -17,7 +17,7 @@ from torch import Tensor
 from specsplit.errors import LoadError
 from specsplit.features import LAST, FeatureNeed
 from specsplit.model.heads import Eagle3Head, Head, load_head
-from specsplit.model.pages.kv import Geometry
+from specsplit.model.pages.layers import Layer, Span
 from specsplit.values import DrafterKind, Vocabulary
 from tests.model.heads.conftest import Loaded
 from tests.model.heads.published import (
@@ -54,7 +54,8 @@ def test_every_layout_loads_in_every_form(load: Load, name: str, form: str) -> N
     assert shape.recurrent is (published.kind is not DrafterKind.MULTI_LAYER_EAGLE)
     assert shape.vocabulary == Vocabulary(VOCAB)
     assert shape.max_context == 512
-    assert loaded.head.geometry == (Geometry(1, 4, 4, 12) if name.startswith("deepseek") else Geometry(1, 4, 2, 8))
+    latent = name.startswith("deepseek")
+    assert loaded.head.geometry.layers == (Layer(4, 4, 12, 6) if latent else Layer(4, 2, 8, 8),)
     assert numbers(loaded.head) == pytest.approx(numbers(load(name).head))
 
 
@@ -299,10 +300,17 @@ class TestKinds:
         other = replace(eagle(), facts={**eagle().facts, "model_type": "abacus"})
         refused(tmp_path, other, other.tensors(), target, "architecture 'abacus', which transformers does not know")
 
-    def test_attention_that_is_not_supported_is_refused_at_load(self, tmp_path: Path, target: Path) -> None:
+    def test_a_window_is_the_layers(self, tmp_path: Path, target: Path) -> None:
         windowed = {**eagle().facts, "model_type": "mistral", "sliding_window": 16}
-        other = replace(eagle(), facts=windowed)
-        refused(tmp_path, other, other.tensors(), target, "sliding window of 16 tokens")
+        write(tmp_path, windowed, replace(eagle(), facts=windowed).tensors())
+        head = load_head(tmp_path, target, DrafterKind.EAGLE)
+        assert [layer.span for layer in head.geometry.layers] == [Span(window=16)]
+
+    def test_positions_that_change_with_the_length_are_refused_at_load(self, tmp_path: Path, target: Path) -> None:
+        rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+        facts = {**eagle().facts, "rope_parameters": {**rope, "original_max_position_embeddings": 64}}
+        other = replace(eagle(), facts=facts)
+        refused(tmp_path, other, other.tensors(), target, "set max_context = 64")
 
 
 class TestFolders:

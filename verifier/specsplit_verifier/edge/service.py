@@ -80,6 +80,7 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
         kv_cache_dtype=settings.kv_cache_dtype,
         mesh=mesh,
         cpu_layers=settings.replaces_cpu_layers,
+        max_context=settings.max_context,
     )
     if settings.compile == "regional":
         target.compile_layers()

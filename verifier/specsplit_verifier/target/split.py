@@ -51,6 +51,7 @@ def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
         device=settings.device,
         backend=settings.attention,
         kv_cache_dtype=settings.kv_cache_dtype,
+        max_context=settings.max_context,
     )
     layers = captured_layers(settings.cuda_graph_layers, part)
     with group.together():

@@ -23,6 +23,7 @@ from specsplit.model.attention.support import refusing
 from specsplit.model.pages.buckets import Buckets
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import KVCache
+from specsplit.model.pages.layers import ALL, Geometry
 from specsplit.model.pages.tables import PageTables
 from specsplit.model.tensors.transfer import Event, given_so_far, on_device, pinned
 
@@ -31,7 +32,7 @@ _HEAD_DIMS: Final = (64, 128, 256)
 _CAPABILITY: Final = (8, 0)
 
 
-def obstacle(device: torch.device, dtype: torch.dtype | None = None, head_dim: int | None = None) -> str | None:
+def obstacle(device: torch.device, dtype: torch.dtype | None = None, geometry: Geometry | None = None) -> str | None:
     """Why FlashInfer cannot attend over KV like this, and what to do; None if it can. None for what is not known yet."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return f"it needs an NVIDIA GPU, and the device is {device}; set device = cuda where there is one"
@@ -42,8 +43,23 @@ def obstacle(device: torch.device, dtype: torch.dtype | None = None, head_dim: i
         return f"{torch.cuda.get_device_name(device)} is older than compute capability 8.0 (Ampere), which it needs"
     if dtype is not None and dtype not in _DTYPES:
         return f"keys and values are {str(dtype).removeprefix('torch.')}; set dtype = bfloat16 or float16"
-    if head_dim is not None and head_dim not in _HEAD_DIMS:
-        return f"heads are {head_dim} wide, and it takes {', '.join(map(str, _HEAD_DIMS))}"
+    return None if geometry is None else _unserved(geometry)
+
+
+def _unserved(geometry: Geometry) -> str | None:
+    """What a layer has that is not served: layers that are all alike are, whose heads are of some widths, and which see all tokens."""
+    first = geometry.layers[0]
+    for index, layer in enumerate(geometry.layers):
+        if layer.key_width != layer.value_width:
+            return f"layer {index} has keys of width {layer.key_width} and values of width {layer.value_width}"
+        if layer.key_width not in _HEAD_DIMS:
+            return f"heads of layer {index} are {layer.key_width} wide, and it takes {', '.join(map(str, _HEAD_DIMS))}"
+        if layer.span != ALL:
+            return f"layer {index} sees {layer.span}, and it is given no masks of these"
+        if not layer.plain:
+            return f"layer {index} has {'sinks' if layer.sinks else 'a soft cap'} in its attention"
+        if layer != first:
+            return f"layer {index} has other heads than layer 0 ({layer} and {first})"
     return None
 
 
@@ -85,7 +101,6 @@ class FlashInferAttention:
     def __init__(
         self,
         kv: KVCache,
-        group: int,
         page_size: int,
         *,
         library: Library | None = None,
@@ -95,9 +110,10 @@ class FlashInferAttention:
         self._whole_mask = whole_mask
         with refusing("attention = flashinfer cannot be set up (attention = torch does without it)"):
             self._library: Library = library or cast("Library", import_module("flashinfer"))
-            self._paged: Final = PagedKV(kv, group, page_size)
+            self._paged: Final = PagedKV(kv, page_size)
             self._in_order, self._trees, self._prefix = (_Part(self._library, self._paged) for _ in range(3))
-            self._compile(kv.data.new_zeros(1, kv.data.shape[3] * group, kv.data.shape[4], dtype=kv.dtype))
+            first = kv.geometry.layers[0]
+            self._compile(torch.zeros(1, first.num_heads, first.key_width, dtype=kv.dtype, device=kv.device))
 
     def plan(self, batch: InputBatch) -> FlashInferForward:
         groups = [self._plan(group, batch) for group in plan_groups(batch.rows, batch.tables, self._whole_mask)]

@@ -28,15 +28,15 @@ class Library(Protocol):
 
 
 class PagedKV:
-    """A KV cache as paged wrappers of the package take it."""
+    """A KV cache of layers that are all alike, as paged wrappers of the package take it."""
 
-    def __init__(self, kv: KVCache, group: int, page_size: int) -> None:
+    def __init__(self, kv: KVCache, page_size: int) -> None:
         paged = kv.data.unflatten(2, (-1, page_size))
-        self._dtypes: Final = (kv.dtype, kv.data.dtype)
+        self._dtypes: Final = (kv.dtype, kv.stored)
         self._layers: Final = [layer.unbind() for layer in paged.unbind()]
         """Keys and values of every layer, [pages, page_size, kv_heads, head_dim] each."""
-        self._shape: Final = (paged.shape[4] * group, paged.shape[4], paged.shape[5], page_size)
-        self.device: Final = kv.data.device
+        self._shape: Final = (kv.geometry.layers[0].num_heads, paged.shape[4], paged.shape[5], page_size)
+        self.device: Final = kv.device
         self.num_pages: Final = paged.shape[2]
 
     def workspace(self, buckets: Buckets | None = None) -> Tensor:

@@ -52,6 +52,8 @@ class RotaryAttention(nn.Module):
             return None
         if not all(hasattr(module, name) for name in _Layer.__annotations__):
             return None
+        if next(module.parameters(recurse=False), None) is not None:  # such as sinks, of which its attention is told
+            return None
         norms = [RmsNorm.like(parts[name]) or parts[name] for name in _NORMS if name in parts]
         qkv, output = PackedLinear.like(*(parts[name] for name in _PROJECTIONS)), PackedLinear.like(parts[_OUTPUT])
         if qkv is None or output is None:

@@ -31,30 +31,30 @@ def compact(
     """
     if not len(table):
         return
-    layers, slots = kv.data.shape[0] * 2, kv.num_slots
-    width = kv.data.stride(2)
-    _compact[len(table), layers, triton.cdiv(width, _BLOCK)](
-        kv.raw,
-        tables,
-        tables.stride(0),
-        table,
-        first,
-        paths,
-        lengths,
-        paths.shape[1],
-        page_size,
-        slots,
-        width,
-        BLOCK=min(_BLOCK, triton.next_power_of_2(width)),
-        **_UNFUSED,
-    )
+    for raw in kv.raw:
+        width = raw.stride(1)
+        _compact[len(table), len(raw), triton.cdiv(width, _BLOCK)](
+            raw,
+            tables,
+            tables.stride(0),
+            table,
+            first,
+            paths,
+            lengths,
+            paths.shape[1],
+            page_size,
+            kv.num_slots,
+            width,
+            BLOCK=min(_BLOCK, triton.next_power_of_2(width)),
+            **_UNFUSED,
+        )
 
 
 @triton.jit(do_not_specialize=["deepest", "pages"], do_not_specialize_on_alignment=["table", "first", "lengths"])
 def _compact(data, tables, pages, table, first, paths, lengths, deepest, page_size, slots, width, BLOCK: tl.constexpr):
-    tree, layer = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    tree, plane = tl.program_id(0), tl.program_id(1).to(tl.int64)
     part = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    data += layer * slots * width + part
+    data += plane * slots * width + part
     tables += tl.load(table + tree) * pages
     root = tl.load(first + tree)
     # A path ascends, so every move is towards the front: what is still to be read is never overwritten.

@@ -1,0 +1,102 @@
+"""What each layer of a model keeps of a token, and what it sees of a text: the description that KV and attention backends go by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Positions = TypeVar("Positions", NDArray[np.int64], Tensor)
+"""Absolute positions of tokens, on the host or on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How far back a token sees along its own path: to the first token, a window of the last ones, or where its chunk begins."""
+
+    window: int | None = None
+    """Tokens of the window, the own one included."""
+    chunk: int | None = None
+    """Positions of a chunk; the first begins at position 0."""
+
+    def __str__(self) -> str:
+        """What a message calls it."""
+        if self.window is not None:
+            return f"a window of {self.window} tokens"
+        return "all tokens" if self.chunk is None else f"chunks of {self.chunk} tokens"
+
+    def reach(self, positions: Positions) -> Positions:
+        """Tokens of its path, itself included, that a token at each of these positions sees at most."""
+        if self.chunk is not None:
+            return positions % self.chunk + 1
+        return positions + 1 if self.window is None else positions * 0 + self.window
+
+    def within(self, context: int) -> Span:
+        """What is left of it in a context of so many tokens: a window or a chunk that is as long is none."""
+        return ALL if min(self.window or context, self.chunk or context) >= context else self
+
+
+ALL: Final = Span()
+"""Every token of the path."""
+
+
+class Pattern(NamedTuple):
+    """What a mask is made from: layers of one pattern share it."""
+
+    span: Span
+    group: int
+    """Query heads that share one KV head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The attention of one layer."""
+
+    num_heads: int
+    """Query heads H; a multiple of kv_heads. Head h uses KV head h // (H / kv_heads)."""
+    kv_heads: int
+    key_width: int
+    """Of one head of keys, and of queries."""
+    value_width: int
+    """Of one head of values."""
+    span: Span = ALL
+    softcap: float | None = None
+    """A score s becomes softcap * tanh(s / softcap), before the mask; None: it stays."""
+    sinks: bool = False
+    """Whether the softmax of each query head has one learnt score more, of which nothing is attended to."""
+
+    @property
+    def pattern(self) -> Pattern:
+        """What its mask is made from."""
+        return Pattern(self.span, self.num_heads // self.kv_heads)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it attends by a softmax of its scores and nothing else."""
+        return self.softcap is None and not self.sinks
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The attention of all layers of a model, in order."""
+
+    layers: tuple[Layer, ...]
+
+    @classmethod
+    def uniform(cls, num_layers: int, num_heads: int, kv_heads: int, head_dim: int) -> Geometry:
+        """Layers that are all alike, plain, and see all tokens."""
+        return cls((Layer(num_heads, kv_heads, head_dim, head_dim),) * num_layers)
+
+    @cached_property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Every pattern that there is, once."""
+        return tuple(dict.fromkeys(layer.pattern for layer in self.layers))
+
+    @cached_property
+    def pattern_of(self) -> tuple[int, ...]:
+        """By layer, the index of its pattern in `patterns`."""
+        return tuple(self.patterns.index(layer.pattern) for layer in self.layers)

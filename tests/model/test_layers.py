@@ -1,0 +1,211 @@
+"""Layers that see a window or a chunk of their path, cap their scores, have sinks, or keep values of another width than keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specsplit.errors import LoadError
+from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row
+from specsplit.model.attention.interface import ForwardBatch, ToldMask
+from specsplit.model.attention.support import observe
+from specsplit.model.attention.torch_attention import TorchAttention, plan_on_device
+from specsplit.model.pages.batch import visible
+from specsplit.model.pages.device_batch import DeviceBatch
+from specsplit.model.pages.input_batch import InputBatch
+from specsplit.model.pages.layers import ALL, Layer, Span
+from tests.model.ragged import Ragged, ragged
+from tests.support.rounding import assert_same_sums
+
+CPU = torch.device("cpu")
+SPANS = st.one_of(st.just(ALL), st.builds(Span, window=st.integers(1, 40)), st.builds(Span, chunk=st.integers(1, 40)))
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Layer:
+    kv_heads, group = draw(st.sampled_from([(1, 3), (2, 1), (2, 2)]))
+    widths = draw(st.sampled_from([(8, 8), (8, 4), (4, 8)]))
+    softcap = draw(st.sampled_from([None, 0.7]))
+    return Layer(kv_heads * group, kv_heads, *widths, draw(SPANS), softcap, draw(st.booleans()))
+
+
+def path_of(row: Row, query: int) -> list[int]:
+    """Local indices of what is on the path of a new token, as the mask of its tree says, itself last."""
+    before = row.pages.length - row.tail_mask.shape[1]
+    return [*range(before), *(before + np.flatnonzero(row.tail_mask[query])).tolist()]
+
+
+def seen_of(row: Row, query: int, span: Span) -> list[int]:
+    """Those that a token sees: the tokens of its path are at positions that count up to its own."""
+    path = path_of(row, query)
+    last = int(row.positions[query])
+    positions = range(last - len(path) + 1, last + 1)
+
+    def sees(position: int) -> bool:
+        if span.chunk is not None:
+            return position // span.chunk == last // span.chunk
+        return span.window is None or last - position < span.window
+
+    return [index for index, position in zip(path, positions, strict=True) if sees(position)]
+
+
+def placed(batch: Ragged) -> list[Row]:
+    """Its rows with positions that follow from their paths."""
+    rows: list[Row] = []
+    for row in batch.rows:
+        positions = np.array([len(path_of(row, query)) - 1 for query in range(row.num_tokens)])
+        rows.append(Row(row.tokens, positions, row.pages, row.tail_mask))
+    return rows
+
+
+@given(ragged(4, most_rows=1, most_tokens=60), SPANS, st.integers(0, 50))
+def test_a_token_sees_what_its_span_holds_of_its_own_path_and_nothing_before_that_is_listed(
+    batch: Ragged, span: Span, start: int
+) -> None:
+    (row,) = placed(batch)
+    row = Row(row.tokens, row.positions + start, row.pages, row.tail_mask)
+    first, mask = visible(row, span)
+    found = [(first + np.flatnonzero(seen)).tolist() for seen in mask]
+    assert found == [seen_of(row, query, span) for query in range(row.num_tokens)]
+    assert first == min(map(min, found))
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_attention_is_that_of_the_description_over_what_is_seen_alone(data: st.DataObject) -> None:
+    """What lies before all that the tokens of a row see is NaN: it must not even be read."""
+    page_size = data.draw(st.sampled_from([1, 4, 16]))
+    described = data.draw(st.lists(layers(), min_size=1, max_size=4))
+    batch = data.draw(ragged(page_size, most_rows=data.draw(st.sampled_from([1, 4])), most_tokens=70))
+    rows = placed(batch)
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    kv = KVCache(Geometry(tuple(described)), batch.pool.num_slots, torch.float32, CPU)
+    for tensor in kv.tensors:
+        tensor.fill_(torch.nan)
+    forward = TorchAttention(kv, page_size).plan(InputBatch(rows, batch.pool.tables, CPU))
+    for number, layer in enumerate(described):
+        fill(kv, number, rows, batch.pool)
+        query, key, value, sinks = new_tokens(layer, sum(row.num_tokens for row in rows))
+        found = forward.attend(number, query, key, value, 0.4, {"s_aux": sinks})
+        assert_same_sums(found[0], reference(kv, number, rows, batch.pool, query, sinks))
+
+
+def fill(kv: KVCache, number: int, rows: list[Row], pool: PagePool) -> None:
+    """Store keys and values of what each row lists: from the first that some token of it sees."""
+    layer = kv.geometry.layers[number]
+    for row in rows:
+        first = min(seen_of(row, query, layer.span)[0] for query in range(row.num_tokens))
+        slots = slots_of(row, pool)[first:]
+        key, value = (torch.randn(len(slots), layer.kv_heads, width) for width in (layer.key_width, layer.value_width))
+        kv.write(number, torch.from_numpy(slots), key, value)
+
+
+def new_tokens(layer: Layer, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Query, key, value as a model hands them on, and sinks."""
+    shapes = (layer.num_heads, layer.key_width), (layer.kv_heads, layer.key_width), (layer.kv_heads, layer.value_width)
+    query, key, value = (torch.randn(1, heads, count, width) for heads, width in shapes)
+    return query, key, value, torch.randn(layer.num_heads)
+
+
+def slots_of(row: Row, pool: PagePool) -> np.ndarray:
+    return pool.tables.slots_of(pool.tables.listed(row.pages).astype(np.int64))[: row.pages.length]
+
+
+def reference(kv: KVCache, number: int, rows: list[Row], pool: PagePool, query: Tensor, sinks: Tensor) -> Tensor:
+    """[T, H, value width], in 64 bits, token by token and head by head."""
+    layer, index, out = kv.geometry.layers[number], 0, []
+    keys, values = (plane.double() for plane in kv.read(number, slice(None)))
+    for row in rows:
+        slots = slots_of(row, pool)
+        for token in range(row.num_tokens):
+            at = torch.from_numpy(slots[seen_of(row, token, layer.span)])
+            heads = []
+            for head in range(layer.num_heads):
+                of = head // (layer.num_heads // layer.kv_heads)
+                scores = keys[at, of] @ query[0, head, index].double() * 0.4
+                if layer.softcap is not None:
+                    scores = layer.softcap * torch.tanh(scores / layer.softcap)
+                if layer.sinks:
+                    scores = torch.cat((scores, sinks[head].double()[None]))
+                heads.append(scores.softmax(0)[: len(at)] @ values[at, of])
+            out.append(torch.stack(heads))
+            index += 1
+    return torch.stack(out).float()
+
+
+@given(st.data())
+def test_a_batch_that_only_the_device_knows_is_attended_to_in_the_same_way(data: st.DataObject) -> None:
+    described = tuple(data.draw(st.lists(layers(), min_size=1, max_size=3)))
+    pool = PagePool(40, 1)
+    prefix, parents = data.draw(st.integers(0, 30)), [-1, 0, 0, 1, 3, 2]
+    table = PageTable(pool)
+    table.reserve(prefix + len(parents))
+    row = Row.tree([7] * len(parents), parents, table.upto(prefix + len(parents)))
+    slots = torch.from_numpy(table.slots(0, row.pages.length))
+    sees = torch.ones(1, len(parents), row.pages.length, dtype=torch.bool)
+    sees[0, :, prefix:] = torch.from_numpy(row.tail_mask.copy())
+    on_device = DeviceBatch(
+        torch.full((len(parents),), 7), torch.from_numpy(row.positions), slots[prefix:], slots[None], sees
+    )
+    kv = KVCache(Geometry(described), pool.num_slots, torch.float32, CPU)
+    for tensor in kv.tensors:
+        tensor.normal_()
+    planned = TorchAttention(kv, 1).plan(InputBatch([row], pool.tables, CPU)), plan_on_device(kv, on_device)
+    for number, layer in enumerate(described):
+        query, key, value, sinks = new_tokens(layer, len(parents))
+        expected, found = (each.attend(number, query, key, value, None, {"s_aux": sinks}) for each in planned)
+        assert_same_sums(found, expected)
+
+
+def observed(mask: ToldMask | None, window: int | None = None, context: int = 100) -> Span:
+    """The span of a layer whose model has made this mask for it, and tells its attention of a window."""
+
+    def forward(recorder: ForwardBatch) -> None:
+        query, key, value = torch.ones(1, 4, 1, 8), torch.ones(1, 2, 1, 8), torch.ones(1, 2, 1, 6)
+        recorder.attend(0, query, key, value, None, {"mask": mask, "sliding_window": window, "softcap": None})
+
+    (layer,) = observe(forward, 1, context).layers
+    assert (layer.num_heads, layer.kv_heads, layer.key_width, layer.value_width) == (4, 2, 8, 6)
+    return layer.span
+
+
+def mask_of(span: Span) -> ToldMask:
+    """As transformers makes it."""
+    from transformers.masking_utils import (
+        causal_mask_function,
+        chunked_causal_mask_function,
+        sliding_window_causal_mask_function,
+    )
+
+    if span.chunk is not None:
+        return ToldMask(chunked_causal_mask_function(span.chunk, torch.zeros(1, dtype=torch.long)), span.chunk)
+    if span.window is not None:
+        return ToldMask(sliding_window_causal_mask_function(span.window), span.window)
+    return ToldMask(causal_mask_function, None)
+
+
+@given(SPANS, st.integers(1, 60))
+def test_a_layers_span_is_that_of_the_mask_that_its_model_makes(span: Span, context: int) -> None:
+    positions = np.arange(context)
+    found, expected = (
+        np.minimum(each.reach(positions), positions + 1) for each in (observed(mask_of(span), context=context), span)
+    )
+    assert found.tolist() == expected.tolist()
+
+
+def test_what_a_mask_says_counts_for_more_than_what_attention_is_told() -> None:
+    assert observed(mask_of(ALL), window=5) == ALL
+    assert observed(None, window=5) == Span(window=5)
+    assert observed(None) == observed(None, window=100) == ALL
+
+
+@pytest.mark.parametrize("size", [None, 10])
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_a_mask_that_is_none_of_these_is_refused(size: int | None, shift: int) -> None:
+    true = mask_of(Span(window=size))
+    with pytest.raises(LoadError, match="layer 0 sees other tokens than those before its own"):
+        observed(ToldMask(lambda batch, head, query, key: true.sees(batch, head, query + shift, key), size))

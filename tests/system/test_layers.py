@@ -1,0 +1,69 @@
+"""Targets whose layers see windows and chunks, cap their scores, have sinks and differ: the text is transformers' own with any drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from specsplit.cli.local import LocalCluster
+from tests.model.conftest import OTHER_LAYERS
+from tests.support.toys import VOCAB, write_byte_tokenizer
+from tests.system.conftest import SERIAL
+
+NEW_TOKENS = 200
+PROMPTS = [[(7 * index * index + 3 * start) % 250 for index in range(12 + 5 * start)] for start in range(4)]
+
+
+@pytest.fixture(scope="module", params=OTHER_LAYERS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = OTHER_LAYERS[request.param]()
+    config.vocab_size, config.eos_token_id = VOCAB, None
+    torch.manual_seed(4)
+    folder = tmp_path_factory.mktemp("layers")
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    write_byte_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def references(folder: Path) -> list[tuple[int, ...]]:
+    """What transformers writes behind each prompt."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    config = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=None, pad_token_id=0)
+    with torch.inference_mode():
+        written = [
+            model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)[0].tolist()  # pyright: ignore[reportAttributeAccessIssue]
+            for ids in map(torch.tensor, ([prompt] for prompt in PROMPTS))
+        ]
+    return [tuple(tokens[len(prompt) :]) for tokens, prompt in zip(written, PROMPTS, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[LocalCluster]:
+    """Too few pages for all four sessions at once, so that some are preempted."""
+    pool = {"kv_tokens": 512, "metrics_listen": ""}
+    with LocalCluster(folder, folder, drafters=["standalone", "ngram"], verifier=pool) as started:
+        yield started
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram", "standalone"])
+def test_greedy_text_is_what_transformers_writes(
+    cluster: LocalCluster, references: list[tuple[int, ...]], drafter: str
+) -> None:
+    with cluster.client() as client, ThreadPoolExecutor(len(PROMPTS)) as pool:
+        results = list(
+            pool.map(
+                lambda prompt: client.generate(
+                    prompt, max_tokens=NEW_TOKENS, ignore_eos=True, drafter=drafter, plan=SERIAL, timeout_s=120
+                ),
+                PROMPTS,
+            )
+        )
+    assert [result.tokens for result in results] == references
+    if drafter == "standalone":
+        assert sum(result.speculation.accepted for result in results) > len(PROMPTS) * NEW_TOKENS // 3
