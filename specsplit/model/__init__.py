@@ -8,8 +8,8 @@ from __future__ import annotations
 from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.lm.paced import CostCurve, Paced
 from specsplit.model.pages.batch import Row, ancestor_mask, causal_mask
+from specsplit.model.pages.geometry import Geometry
 from specsplit.model.pages.kv import KVCache
-from specsplit.model.pages.layers import Geometry
 from specsplit.model.pages.pool import OutOfPages, PagePool, PageTable
 from specsplit.model.pages.tables import RowPages
 

@@ -20,7 +20,7 @@ from specsplit.model.attention.flashinfer.plan import WHOLE_MASK, Form, in_order
 from specsplit.model.attention.flashinfer.workspace import Heads, Workspaces
 from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.graphs import Bucket, Buckets
-from specsplit.model.pages.layers import Span
+from specsplit.model.pages.geometry import Span
 from tests.model import documented
 from tests.model.ragged import ragged
 from tests.support.rounding import assert_same_sums

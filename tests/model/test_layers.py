@@ -16,8 +16,8 @@ from specsplit.model.attention.support import observe
 from specsplit.model.attention.torch_attention import TorchAttention, plan_on_device
 from specsplit.model.pages.batch import visible
 from specsplit.model.pages.device_batch import DeviceBatch
+from specsplit.model.pages.geometry import ALL, Layer, Span
 from specsplit.model.pages.input_batch import InputBatch
-from specsplit.model.pages.layers import ALL, Layer, Span
 from tests.model.ragged import Ragged, ragged
 from tests.support.rounding import assert_same_sums
 

@@ -34,7 +34,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, PageTable, Row
-from specsplit.model.pages.layers import ALL, Layer, Span
+from specsplit.model.pages.geometry import ALL, Layer, Span
 from specsplit.values import MAX_TEMPERATURE, Sampling
 from tests.support.rounding import assert_as_exact
 from tests.support.sampling import pick

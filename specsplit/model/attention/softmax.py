@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from specsplit.model.pages.layers import Layer
+from specsplit.model.pages.geometry import Layer
 
 SINKS: Final = "s_aux"
 """How architectures tell their attention of its sinks: [H]."""

@@ -18,7 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from specsplit.errors import LoadError, SpecsplitError
 from specsplit.model.attention.interface import NAME, TOLD, ForwardBatch, ToldMask
 from specsplit.model.attention.softmax import SINKS
-from specsplit.model.pages.layers import Geometry, Layer, Span
+from specsplit.model.pages.geometry import Geometry, Layer, Span
 
 _ATTENTION_LAYERS: Final = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
 """Kinds of layers that are served."""

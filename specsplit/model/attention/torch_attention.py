@@ -24,9 +24,9 @@ from specsplit.model.attention.row_attention import RowForward, RowView
 from specsplit.model.attention.softmax import attend
 from specsplit.model.pages.batch import Ints, Row, visible
 from specsplit.model.pages.device_batch import DeviceBatch
+from specsplit.model.pages.geometry import ALL, Layer, Pattern, Span
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import KVCache
-from specsplit.model.pages.layers import ALL, Layer, Pattern, Span
 from specsplit.model.pages.tables import PageTables
 from specsplit.model.tensors.transfer import on_device
 

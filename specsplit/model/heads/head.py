@@ -17,7 +17,7 @@ from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.model.layers.cpu import replace_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.layers.shards import shard_layers
-from specsplit.model.pages.layers import Geometry
+from specsplit.model.pages.geometry import Geometry
 
 
 class Head(nn.Module, ABC):

@@ -27,9 +27,9 @@ from specsplit.model.graphs import (
 )
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
+from specsplit.model.pages.geometry import Geometry
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import STORED, KVCache
-from specsplit.model.pages.layers import Geometry
 from specsplit.model.pages.pool import PagePool
 from specsplit.model.pages.tables import Slots
 from specsplit.model.tensors.transfer import on_device

@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specsplit.model.pages.layers import Span
+from specsplit.model.pages.geometry import Span
 from specsplit.model.pages.tables import RowPages
 
 Ints = NDArray[np.int64]

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from specsplit.model.pages.layers import Geometry
+from specsplit.model.pages.geometry import Geometry
 
 STORED: Final = {"auto": None, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 """Types that KV can be kept in, by the name of the setting; None is the model's own."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from specsplit.errors import LoadError
 from specsplit.features import LAST, FeatureNeed
 from specsplit.model.heads import Eagle3Head, Head, load_head
-from specsplit.model.pages.layers import Layer, Span
+from specsplit.model.pages.geometry import Layer, Span
 from specsplit.values import DrafterKind, Vocabulary
 from tests.model.heads.conftest import Loaded
 from tests.model.heads.published import (

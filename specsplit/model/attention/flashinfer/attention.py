@@ -21,9 +21,9 @@ from specsplit.model.attention.flashinfer.plan import WHOLE_MASK, Group, PagedRo
 from specsplit.model.attention.flashinfer.static import StaticFlashInfer
 from specsplit.model.attention.support import refusing
 from specsplit.model.pages.buckets import Buckets
+from specsplit.model.pages.geometry import ALL, Geometry
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import KVCache
-from specsplit.model.pages.layers import ALL, Geometry
 from specsplit.model.pages.tables import PageTables
 from specsplit.model.tensors.transfer import Event, given_so_far, on_device, pinned
 

@@ -1,4 +1,4 @@
-"""What each layer of a model keeps of a token, and what it sees of a text: the description that KV and attention backends go by."""
+"""The attention of a model, layer by layer: what each keeps of a token and sees of a text. KV and attention backends go by it."""
 
 from __future__ import annotations
 
