@@ -13,6 +13,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "target",
             "dtype",
             "device",
+            "max_context",
             "attention",
             "compile",
             "cpu_layers",

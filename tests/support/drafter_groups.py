@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -92,9 +92,9 @@ async def _joined(stack: AsyncExitStack, kind: DrafterKind, address: str, regist
     return DrafterGroup(kind, [endpoint_of(members[name]) for name in names], meshes, registry)
 
 
-def _head(folder: Path, target: Path, kind: DrafterKind, *, dtype: str, device: str, mesh: TensorMesh | None) -> Head:
+def _head(folder: Path, target: Path, kind: DrafterKind, *, mesh: TensorMesh | None, **options: Any) -> Head:
     with ONE_AT_A_TIME:  # and whole, since it runs as it is loaded
-        head = load_head(folder, target, kind, dtype=dtype, device=device)
+        head = load_head(folder, target, kind, **options)
     if mesh is not None:
         head.shard(mesh)
     return head
