@@ -94,8 +94,9 @@ class Talk:
         self.stream.send((self.session, Close()))
 
     def another(self) -> int:
-        """A token that was not proposed, but was read before."""
-        return next(token for token in PROMPT if token not in {child for _, child in self.children})
+        """A token that was not proposed, one that was read before if there is one: how many are proposed is a matter of time."""
+        proposed = {child for _, child in self.children}
+        return next(token for token in (*PROMPT, *range(VOCABULARY.size)) if token not in proposed)
 
     def features(self, count: int) -> list[tuple[int, Features]]:
         if self.head is None:

@@ -32,6 +32,7 @@ FORKING.set_forkserver_preload(
         "specsplit_verifier.edge.service",
         "torch.distributed.run",
         "transformers.models.llama.modeling_llama",
+        "tests.support.frozen",  # the last
     ]
 )
 
