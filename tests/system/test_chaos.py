@@ -115,8 +115,7 @@ def test_one_drafter_serves_two_verifiers_and_one_verifier_uses_two_drafters(two
         # Four at a time go to both verifiers; after one turn of the alphabet the text itself is a draft.
         for kind in KINDS:
             started = [
-                pool.submit(client.generate, letter, max_tokens=80, drafter=kind, plan=WAITING, timeout_s=60)
-                for letter in "abcd"
+                pool.submit(client.generate, letter, max_tokens=80, drafter=kind, plan=WAITING) for letter in "abcd"
             ]
             results = [each.result() for each in started]
             assert [result.text for result in results] == [letters(letter, 80) for letter in "abcd"]
@@ -127,10 +126,11 @@ def test_one_drafter_serves_two_verifiers_and_one_verifier_uses_two_drafters(two
     assert all(count > 0 for count in accepted.values()), accepted
 
 
+@pytest.mark.timeout(300)
 def test_the_sessions_of_a_killed_verifier_go_on_with_the_other_one(two_of_each: LocalCluster) -> None:
     cluster = two_of_each
     with cluster.client() as client, ThreadPoolExecutor(4) as pool:
-        others = [pool.submit(client.generate, letter, max_tokens=300, timeout_s=60) for letter in "bcde"]
+        others = [pool.submit(client.generate, letter, max_tokens=300) for letter in "bcde"]
         text, done = "", None
         for event in client.stream("a", max_tokens=300):
             if isinstance(event, Delta):
@@ -205,9 +205,7 @@ def test_a_verifier_whose_time_to_drain_is_over_loses_no_request(alphabet: Path)
     settings = PACED | {"drain_s": 0.3, "paced_step_base_ms": 10.0}
     cluster = LocalCluster(alphabet, verifiers=2, drafters=["ngram"], verifier=settings)
     with cluster, cluster.client() as client, ThreadPoolExecutor(6) as pool:
-        asked = [
-            pool.submit(client.generate, letter, max_tokens=400, drafter="none", timeout_s=60) for letter in "abcdef"
-        ]
+        asked = [pool.submit(client.generate, letter, max_tokens=400, drafter="none") for letter in "abcdef"]
         while client.cluster().running < 6:
             time.sleep(0.02)
         cluster.verifiers[0].terminate()
