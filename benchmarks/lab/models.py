@@ -97,7 +97,7 @@ def plain(target: ModelTarget, request: DecodeRequest) -> list[int]:
     core = core_of(target.info, target.pool, target.recipe, VerifierSettings(model=Path()), VirtualClock())
     core.handle(request)
     tokens = list(request.tokens)
-    while not isinstance(step := core.plan(), Pause):
+    while not isinstance(step := core.schedule(), Pause):
         core.commit(step, target.run(step))
         outputs, _ = core.outgoing()
         tokens += [token for _, output in outputs if isinstance(output, Tokens) for token in output.tokens]

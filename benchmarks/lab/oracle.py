@@ -26,7 +26,7 @@ from specsplit_verifier.policy.account import Faded
 from specsplit_verifier.policy.adaptive.ema import EmaController
 from specsplit_verifier.policy.adaptive.goodput import GoodputController
 from specsplit_verifier.policy.adaptive.tiers_file import DEFAULT
-from specsplit_verifier.policy.planner import Batch, Pause, Planner, prompt_chunks
+from specsplit_verifier.policy.planner import Pause, Planner, Schedule, prompt_chunks
 from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
 from specsplit_verifier.sessions.session import Session
@@ -143,7 +143,7 @@ class OraclePlanner(Planner):
         """A session gets pages for as many nodes as an oracle may take."""
         return PlanChanges(num_draft_tokens=MOST.num_draft_tokens).over(super().plan_of(wishes))
 
-    def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
+    def schedule(self, running: Sequence[Session], now: float) -> Schedule | Pause:
         """The best nodes of the whole batch, or how long to wait for better ones."""
         decoding = [session for session in running if not session.prefilling]
         prefilling = [session for session in running if session.prefilling]
@@ -156,7 +156,7 @@ class OraclePlanner(Planner):
         stepping = [
             (session, _limits(session, choice.tokens)) for session, choice in zip(decoding, chosen, strict=True)
         ]
-        return self._batch(running, stepping, prompts)
+        return self._schedule(running, stepping, prompts)
 
     def observe(self, result: StepResult) -> None:
         """Learn what is committed per second."""

@@ -79,12 +79,12 @@ class Verifier:
         if due != self._due:
             return  # something came first
         self._waiting.close()
-        plan = self._core.plan()
+        step = self._core.schedule()
         self._send()
-        if isinstance(plan, Pause):
-            self._pause(plan)
+        if isinstance(step, Pause):
+            self._pause(step)
         else:
-            self._run(plan)
+            self._run(step)
 
     def _pause(self, pause: Pause) -> None:
         if pause.seconds is None:

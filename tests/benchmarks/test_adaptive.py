@@ -99,6 +99,7 @@ def test_an_operator_switches_between_two_plans_and_back(phases: tuple[Phase, ..
     assert 0.95 * low < found.both.rate() < 1.05 * high
 
 
+@pytest.mark.slow
 def test_all_of_it_runs_and_says_what_was_best(
     phases: tuple[Phase, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from benchmarks.lab.trace import Trace as Recorded
 from benchmarks.lab.transport import Link, Wire
 from specsplit.values import PlanChanges
 from specsplit_verifier.records.step import SessionResult
+from tests.support.slow import slowly
 
 TRACES = Path(__file__).resolve().parents[2] / "benchmarks" / "lab" / "traces"
 HEADER = Header("target", "draft", "standalone", by_depth=False)
@@ -175,7 +176,7 @@ def test_a_trace_with_a_gap_is_refused(tmp_path: Path) -> None:
         Recorded.read(file)
 
 
-@pytest.mark.parametrize("name", ["standalone", "eagle3"])
+@pytest.mark.parametrize("name", ["eagle3", *slowly("standalone")])
 def test_oracles_keep_what_they_promise_on_the_recorded_traces(name: str) -> None:
     source = ReplaySource(Recorded.read(TRACES / f"{name}.jsonl"))
     rates: dict[Policy, float] = {}
@@ -205,6 +206,7 @@ def test_a_run_of_other_groups_leaves_the_files_of_the_usual_ones_alone() -> Non
     assert files_of(["refresh", "unpaced"]) == "lab-refresh-unpaced"
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_every_time() -> None:
     source = ReplaySource(Recorded.read(TRACES / "eagle3.jsonl"))
     scenario = Scenario(

@@ -20,6 +20,7 @@ from benchmarks.lab.transport import Link
 from specsplit.values import DrafterKind, PlanChanges
 from specsplit_verifier.records.step import SessionResult
 from tests.drafter.toys import Always
+from tests.support.slow import slowly
 
 POCKET = Path(__file__).resolve().parents[2] / "models" / "pocket"
 SHORT = Scenario("short", requests=2, new=16, prompt=32)
@@ -40,7 +41,7 @@ def accepted(laboratory: Laboratory) -> list[int]:
     return [session.accepted for session in steps_of(laboratory)]
 
 
-@pytest.mark.parametrize("kind", [DrafterKind.STANDALONE, DrafterKind.EAGLE3])
+@pytest.mark.parametrize("kind", [DrafterKind.EAGLE3, *slowly(DrafterKind.STANDALONE)])
 def test_a_run_gives_the_same_digits_twice_and_the_targets_own_text(source: ModelSource, kind: DrafterKind) -> None:
     scenario = replace(SHORT, drafters=(DrafterSpec(kind),), link=Link(2.5), temperature=1.0)
     found: list[object] = []
@@ -54,7 +55,7 @@ def test_a_run_gives_the_same_digits_twice_and_the_targets_own_text(source: Mode
 
 
 @pytest.mark.parametrize("kind", [DrafterKind.STANDALONE, DrafterKind.EAGLE3])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [1.0, *slowly(0.0)])
 def test_with_levels_drawn_in_one_go_the_text_is_the_targets_own(
     source: ModelSource, kind: DrafterKind, temperature: float
 ) -> None:

@@ -13,6 +13,7 @@ from benchmarks import context, members
 MODELS = Path(__file__).parents[2] / "models" / "pocket"
 
 
+@pytest.mark.slow
 def test_a_small_run_lets_members_join_asks_and_writes_what_they_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

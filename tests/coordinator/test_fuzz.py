@@ -41,6 +41,7 @@ EXAMPLES = (
 )
 
 
+@pytest.mark.slow
 async def test_a_coordinator_survives_messages_that_nobody_means(
     cluster: Cluster, say: Callable[..., Script], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ EXAMPLES = (
 )
 
 
+@pytest.mark.slow
 async def test_a_drafter_survives_messages_that_nobody_means(caplog: pytest.LogCaptureFixture) -> None:
     async with drafter() as (server, channel, running):
         await fuzz(server.bound, methods_of(DRAFTER_SERVICE, HEALTH, REFLECTION), EXAMPLES, rounds=300)

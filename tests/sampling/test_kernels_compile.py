@@ -36,6 +36,7 @@ for kernel, types in TYPES.items():
 """
 
 
+@pytest.mark.slow
 def test_every_kernel_compiles_for_a_gpu_and_divides_as_ieee_754_has_it(tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from specsplit.sampling import Noise, NoiseCache, gumbel
 from specsplit.sampling.noise import ENTRY_BYTES, stream_key
+from tests.support.slow import slowly
 
 CPU = torch.device("cpu")
 SEEDS = st.integers(0, 2**64 - 1)
@@ -185,7 +186,7 @@ print((resident() - before) / limit)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="what a process holds is read from Linux's /proc")
-@pytest.mark.parametrize("vocab_size", [2048, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 97))])
+@pytest.mark.parametrize("vocab_size", slowly(8, 97, 2048))
 def test_a_cache_holds_no_more_memory_than_it_may_with_small_vocabularies_too(vocab_size: int) -> None:
     done = subprocess.run([sys.executable, "-c", GROWTH, str(vocab_size)], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 1.5, "what rows took beside their numbers was 11 to 21 times the limit"

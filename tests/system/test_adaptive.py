@@ -98,6 +98,7 @@ def choosing(cluster: LocalCluster) -> str:
     return started.name
 
 
+@pytest.mark.slow
 def test_what_a_step_spends_falls_under_a_hard_load_and_rises_again_under_an_easy_one(
     cluster: LocalCluster, places: Places, choosing: str
 ) -> None:

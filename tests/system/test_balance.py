@@ -56,6 +56,7 @@ def running(cluster: LocalCluster, count: int) -> Iterator[list[Future[Result]]]
         yield [pool.submit(ask, cluster, 480, SLOWLY) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_running_sessions_are_handed_over_to_a_drafter_that_joins_late_and_say_the_same(
     cluster: LocalCluster, places: Places
 ) -> None:

@@ -41,6 +41,7 @@ def two_of_each(alphabet: Path, erring: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_a_verifier_that_stands_still_blames_no_drafter(one_draft: LocalCluster) -> None:
     cluster = one_draft
     with cluster.client() as client:
@@ -75,6 +76,7 @@ def test_a_drafter_killed_in_mid_generation_costs_speed_and_nothing_else(one_dra
         eventually(lambda: empty(client.cluster()))
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_stands_still_loses_nobody(one_ngram: LocalCluster) -> None:
     cluster = one_ngram
     with cluster.client() as client:
@@ -108,6 +110,7 @@ def test_sigterm_lets_running_sessions_finish_and_exits_zero(one_ngram: LocalClu
             client.generate("a", max_tokens=3, timeout_s=10)
 
 
+@pytest.mark.slow
 def test_one_drafter_serves_two_verifiers_and_one_verifier_uses_two_drafters(two_of_each: LocalCluster) -> None:
     cluster = two_of_each
     accepted: Counter[tuple[str, str]] = Counter()
@@ -166,6 +169,7 @@ def test_a_lost_drafter_is_replaced_by_another(alphabet: Path, erring: Path) -> 
         assert accepted_after > 20, "the other one drafts now"
 
 
+@pytest.mark.slow
 def test_a_drafter_that_sleeps_never_stalls_a_session(alphabet: Path, erring: Path) -> None:
     with LocalCluster(alphabet, erring, drafters=["standalone"], verifier=PACED) as cluster, cluster.client() as client:
         assert client.generate("a", max_tokens=30, plan=WAITING).speculation.accepted > 0
@@ -178,6 +182,7 @@ def test_a_drafter_that_sleeps_never_stalls_a_session(alphabet: Path, erring: Pa
             cluster.drafters[0].resume()
 
 
+@pytest.mark.slow
 def test_when_the_only_verifier_comes_back_the_stream_goes_on(alphabet: Path) -> None:
     with LocalCluster(alphabet, verifier=PACED) as cluster, cluster.client() as client:
         text = ""
@@ -202,6 +207,7 @@ def test_a_lost_verifier_that_nobody_follows_ends_its_sessions_with_a_sentence(a
             client.generate("a", max_tokens=3, timeout_s=10)
 
 
+@pytest.mark.slow
 def test_a_verifier_whose_time_to_drain_is_over_loses_no_request(alphabet: Path) -> None:
     settings = PACED | {"drain_s": 0.3, "paced_step_base_ms": 10.0}
     cluster = LocalCluster(alphabet, verifiers=2, drafters=["ngram"], verifier=settings)
@@ -215,6 +221,7 @@ def test_a_verifier_whose_time_to_drain_is_over_loses_no_request(alphabet: Path)
         assert cluster.verifiers[0].wait(15) == 0
 
 
+@pytest.mark.slow
 def test_a_killed_coordinator_comes_back_and_a_stream_that_it_broke_is_resumed_without_a_token_twice() -> None:
     asked = make_request("def mean(values):\n", temperature=0.9, seed=7, max_tokens=60)
     came: list[GenerateEvent] = []

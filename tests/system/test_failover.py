@@ -35,6 +35,7 @@ from specsplit_verifier.edge.service import load_target
 from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.target.runner import TargetRunner
 from tests.support.rounding import assert_same_log_probabilities
+from tests.support.slow import slowly
 from tests.verifier.conftest import verifier_of
 
 POCKET = Path("models/pocket/target")
@@ -160,7 +161,7 @@ async def options(how: str, verifier: Verifier, tokenizer: Tokenizer) -> dict[st
     return await stops_in(verifier, tokenizer) if how == "stop string" else HOW[how]
 
 
-@pytest.mark.parametrize("how", [*HOW, "stop string"])
+@pytest.mark.parametrize("how", ["seeded", "stop string", *slowly("greedy", "penalties", "logprobs", "two choices")])
 async def test_a_kill_at_any_position_changes_nothing_that_a_caller_sees(
     verifier: Verifier, tokenizer: Tokenizer, how: str
 ) -> None:

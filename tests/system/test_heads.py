@@ -13,6 +13,7 @@ from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Delta
 from specsplit.values import DrafterInfo, DrafterKind
+from tests.support.slow import slowly
 from tests.system.conftest import SERIAL, empty, eventually
 
 TARGET = Path("models/pocket/target")
@@ -103,7 +104,7 @@ def test_sessions_of_different_heads_end_and_begin_side_by_side(
         assert all(pool.map(one, range(18)))
 
 
-@pytest.mark.parametrize("drafter", HEADS)
+@pytest.mark.parametrize("drafter", ["eagle3", *slowly("multi_layer_eagle", "eagle")])
 def test_a_killed_head_is_replaced_by_one_that_joins_late(
     cluster: LocalCluster, prompt: list[int], plain: tuple[int, ...], drafter: str
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_killed_head_is_replaced_by_one_that_joins_late(
     assert accepted_after > 10, "the other one drafts now"
 
 
+@pytest.mark.slow
 def test_what_is_not_kept_for_a_head_that_joins_late_is_computed_again(
     prompt: list[int], plain: tuple[int, ...]
 ) -> None:
@@ -149,7 +151,7 @@ def write_and_kill(cluster: LocalCluster, prompt: list[int], drafter: str) -> tu
     return tuple(tokens), accepted_after
 
 
-@pytest.mark.parametrize("drafter", HEADS)
+@pytest.mark.parametrize("drafter", ["eagle3", *slowly("multi_layer_eagle", "eagle")])
 def test_a_head_that_sleeps_never_stalls_a_session(
     cluster: LocalCluster, prompt: list[int], plain: tuple[int, ...], drafter: str
 ) -> None:
@@ -164,7 +166,7 @@ def test_a_head_that_sleeps_never_stalls_a_session(
                 child.resume()
 
 
-@pytest.mark.parametrize("encoding", ["bfloat16", "fp8_e4m3", "projected"])
+@pytest.mark.parametrize("encoding", ["fp8_e4m3", *slowly("bfloat16", "projected")])
 def test_features_travel_in_any_format(
     cluster: LocalCluster, prompt: list[int], plain: tuple[int, ...], encoding: str
 ) -> None:

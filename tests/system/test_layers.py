@@ -12,14 +12,17 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from specsplit.cli.local import LocalCluster
 from tests.model.conftest import OTHER_LAYERS
+from tests.support.slow import slowly
 from tests.support.toys import VOCAB, write_byte_tokenizer
 from tests.system.conftest import SERIAL
 
 NEW_TOKENS = 200
+LAYERS = "layers that differ"
+"""They have windows and sinks too."""
 PROMPTS = [[(7 * index * index + 3 * start) % 250 for index in range(12 + 5 * start)] for start in range(4)]
 
 
-@pytest.fixture(scope="module", params=OTHER_LAYERS)
+@pytest.fixture(scope="module", params=[LAYERS, *slowly(*(name for name in OTHER_LAYERS if name != LAYERS))])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = OTHER_LAYERS[request.param]()
     config.vocab_size, config.eos_token_id = VOCAB, None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -142,6 +143,7 @@ class World(Loopback):
                 assert len(session.tokens) == 1 or len(drafter.mirror) > 0, "a head that has read everything drafts"
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_whatever_the_wire_does_heads_draft_what_transformers_would_from_all_features(data: st.DataObject) -> None:

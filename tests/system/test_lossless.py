@@ -29,6 +29,7 @@ from tests.support.restless import RestlessController
 from tests.support.rounding import assert_same_log_probabilities
 from tests.support.sampling import processors
 from tests.support.scrape import Places
+from tests.support.slow import slowly
 from tests.system.conftest import SERIAL
 
 POCKET = Path("models/pocket")
@@ -38,15 +39,9 @@ FEWER_TOKENS = 64
 LARGEST_TOKENS = 48
 DRAFTERS = ["eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram"]
 KINDS = ["none", *DRAFTERS]
-
-
-def slowly(kinds: list[str]) -> list[object]:
-    """The same, but the heads that differ from `eagle3` in what they compute alone are tested where there is time."""
-    return [
-        pytest.param(kind, marks=pytest.mark.slow) if kind in ("multi_layer_eagle", "eagle") else kind for kind in kinds
-    ]
-
-
+DRAFTER = pytest.mark.parametrize("drafter", ["eagle3", "standalone", "ngram", *slowly("multi_layer_eagle", "eagle")])
+"""Heads that differ from `eagle3` in nothing but what they compute are slow."""
+DRAFTER_OR_NONE = pytest.mark.parametrize("drafter", ["none", *DRAFTER.args[1]])
 AHEAD = PlanChanges(draft_ahead=True)
 """As usual. How much is drafted in time is a matter of the machine, and what is written is not."""
 LARGEST = PlanChanges(num_steps=64, topk=64, num_draft_tokens=256, draft_ahead=True)
@@ -184,7 +179,7 @@ def seeded(cluster: LocalCluster, prompts: list[list[int]]) -> list[tuple[int, .
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", KINDS)
+@DRAFTER_OR_NONE
 def test_greedy_text_is_what_transformers_writes(
     cluster: LocalCluster, prompts: list[list[int]], references: list[tuple[int, ...]], drafter: str
 ) -> None:
@@ -196,7 +191,7 @@ def test_greedy_text_is_what_transformers_writes(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@DRAFTER
 def test_seeded_text_is_the_same_with_any_drafter(
     cluster: LocalCluster, prompts: list[list[int]], seeded: list[tuple[int, ...]], drafter: str
 ) -> None:
@@ -205,7 +200,7 @@ def test_seeded_text_is_the_same_with_any_drafter(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", slowly(KINDS))
+@DRAFTER_OR_NONE
 def test_greedy_text_is_the_same_in_a_batch_of_eight(
     wide: LocalCluster, prompts: list[list[int]], references: list[tuple[int, ...]], drafter: str
 ) -> None:
@@ -217,7 +212,7 @@ def test_greedy_text_is_the_same_in_a_batch_of_eight(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", slowly(KINDS))
+@DRAFTER_OR_NONE
 def test_seeded_text_is_the_same_in_a_batch_of_eight(
     wide: LocalCluster, prompts: list[list[int]], seeded: list[tuple[int, ...]], drafter: str
 ) -> None:
@@ -229,7 +224,7 @@ def test_seeded_text_is_the_same_in_a_batch_of_eight(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", slowly(KINDS))
+@DRAFTER_OR_NONE
 @pytest.mark.parametrize("options", [{}, SEEDED], ids=["greedy", "seeded"])
 def test_log_probabilities_are_those_of_transformers_with_any_drafter(
     wide: LocalCluster, prompts: list[list[int]], plain: PreTrainedModel, drafter: str, options: dict[str, float]
@@ -257,7 +252,7 @@ def test_log_probabilities_are_those_of_transformers_with_any_drafter(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", slowly(KINDS))
+@DRAFTER_OR_NONE
 def test_greedy_text_with_penalties_is_what_transformers_writes_with_its_own(
     wide: LocalCluster, prompts: list[list[int]], penalised: list[tuple[int, ...]], drafter: str
 ) -> None:
@@ -275,7 +270,7 @@ def penalised_seeded(wide: LocalCluster, prompts: list[list[int]]) -> list[tuple
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", slowly(DRAFTERS))
+@DRAFTER
 def test_seeded_text_with_penalties_is_the_same_with_any_drafter(
     wide: LocalCluster, prompts: list[list[int]], penalised_seeded: list[tuple[int, ...]], drafter: str
 ) -> None:
@@ -284,7 +279,7 @@ def test_seeded_text_with_penalties_is_the_same_with_any_drafter(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("drafter", slowly(DRAFTERS))
+@DRAFTER
 def test_no_drafter_is_dropped_for_what_it_says_under_the_largest_plan_nor_was_one_before(
     wide: LocalCluster, places: Places, prompts: list[list[int]], references: list[tuple[int, ...]], drafter: str
 ) -> None:
@@ -348,9 +343,16 @@ def cases(
     ]
 
 
-# Of drafters and ways to pick tokens the restless controller has all pairs, the others half of them each, as on a chessboard.
+CONTROLLERS = [
+    ("restless", (0, 1)),
+    pytest.param("ema", (0, 2), marks=pytest.mark.slow),
+    pytest.param("goodput", (1, 2), marks=pytest.mark.slow),
+]
+"""Of drafters and ways to pick tokens the restless one has all pairs, the others half of them each, as on a chessboard."""
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("controller", "of"), [("ema", (0, 2)), ("goodput", (1, 2)), ("restless", (0, 1))])
+@pytest.mark.parametrize(("controller", "of"), CONTROLLERS)
 def test_text_is_the_same_whatever_a_controller_does(
     drafting: dict[str, Endpoint],
     cases: list[Case],

@@ -142,6 +142,7 @@ def test_the_numbers_are_those_of_the_replies(cluster: LocalCluster, places: Pla
     assert gained("eagle3-0", "specsplit_expansions_total") > 0
 
 
+@pytest.mark.slow
 @needs_prometheus
 @pytest.mark.timeout(180)
 def test_every_expression_of_every_panel_and_rule_has_data(

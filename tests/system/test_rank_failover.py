@@ -28,6 +28,7 @@ from specsplit_verifier.edge.verifier import Verifier
 from tests.support.drafting import POCKET, pocket_drafters
 from tests.support.rank_groups import ShardedTargets, settings_of
 from tests.support.restless import restless
+from tests.support.slow import slowly
 from tests.system.test_failover import HOW, World, around, same
 from tests.verifier.conftest import recorded, verifier_over
 
@@ -161,7 +162,7 @@ async def staged(tokenizer: Tokenizer, size: int) -> AsyncIterator[tuple[Stage, 
         yield stage, around(stage, registry, tokenizer)
 
 
-@pytest.mark.parametrize("size", [1, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 4))])
+@pytest.mark.parametrize("size", slowly(1, 2, 4))
 async def test_a_group_that_dies_at_any_position_and_is_started_again_changes_nothing_that_callers_see(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:

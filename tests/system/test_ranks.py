@@ -68,6 +68,7 @@ def received(events: Iterable[object], begun: threading.Event) -> tuple[list[int
     return tokens, verifier
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_ranks_serve_a_request_each_and_a_stream_outlives_a_killed_one_as_the_group_is_started_again(
     coordinator: str, tmp_path: Path

@@ -49,6 +49,7 @@ def write(client: Client, place: int, kind: str, way: str) -> Result:
     return client.generate(PROMPTS[place % len(PROMPTS)], timeout_s=120, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_split_target_writes_what_a_whole_one_does_with_any_drafter_and_a_stream_outlives_a_killed_follower(
     cluster: LocalCluster, tmp_path: Path

@@ -16,6 +16,7 @@ from specsplit.client import Client, Result
 from specsplit.observe.span_table import SPANS, SpanRow, problems_of, row, rows_at
 from specsplit.values import DrafterKind, TraceChanges
 from tests.support.otlp import ReceivedSpan, Receiver, receiving
+from tests.support.slow import slowly
 from tests.system.conftest import as_soon_as, empty, eventually
 
 TARGET = Path("models/pocket/target")
@@ -95,7 +96,7 @@ def exported(receiver: Receiver, requests: int, since: int) -> list[ReceivedSpan
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("level", [2, *(pytest.param(level, marks=pytest.mark.slow) for level in (1, 3))])
+@pytest.mark.parametrize("level", [2, *slowly(1, 3)])
 def test_the_spans_are_those_of_the_table(
     cluster: LocalCluster, receiver: Receiver, prompts: list[list[int]], level: int
 ) -> None:

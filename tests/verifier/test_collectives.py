@@ -206,7 +206,7 @@ def core(folder: Path) -> EngineCore:
 
 def test_an_idle_turn_that_is_prepared_twice_is_the_same_turn_and_nothing_has_happened(folder: Path) -> None:
     it = core(folder)
-    first, second = (it.propose(it.plan()) for _ in range(2))
+    first, second = (it.propose(it.schedule()) for _ in range(2))
     assert first == second == StepInput(proposal=Proposal(plan=it.statistics().plan.default))
     assert it.outgoing() == ([], [])
     assert it.statistics().load.steps == 0

@@ -81,6 +81,7 @@ def test_what_a_forward_does_not_read_is_one_copy_and_the_host_waits_once(target
     assert found == {"copies": 1, "waits": 1}
 
 
+@pytest.mark.slow
 def test_no_step_needs_a_kernel_that_was_not_compiled_at_load(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A kernel is compiled for types, for whether numbers are 1 or multiples of 16, and for constants."""
     folder = random_target(tmp_path_factory.mktemp("random"), 16)

@@ -65,7 +65,7 @@ def stepped(core: EngineCore, runner: TargetRunner, results: list[StepResult] | 
     core.handle(DecodeRequest("r", list(b"...a"), stopping=Stopping(TOKENS), session=1))
     told: list[Output] = []
     while core.unfinished:
-        step = core.plan()
+        step = core.schedule()
         assert not isinstance(step, Pause)
         results.append(core.commit(step, runner.run(step)))
         told += [output for _, output in core.outgoing()[0]]

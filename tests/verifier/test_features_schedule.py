@@ -7,7 +7,7 @@ from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import Plan
-from specsplit_verifier.policy.planner import RECOMPUTE_TOKENS, Batch, Pause, Planner
+from specsplit_verifier.policy.planner import RECOMPUTE_TOKENS, Pause, Planner, Schedule
 from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.records.step import Accepted
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
@@ -44,16 +44,16 @@ class World:
         self.running.append(session)
         return session
 
-    def choose(self) -> Batch:
-        batch = self.planner.plan(self.running, 0.0)
-        assert isinstance(batch, Batch)
+    def choose(self) -> Schedule:
+        batch = self.planner.schedule(self.running, 0.0)
+        assert isinstance(batch, Schedule)
         return batch
 
     def pauses(self) -> bool:
-        return isinstance(self.planner.plan(self.running, 0.0), Pause)
+        return isinstance(self.planner.schedule(self.running, 0.0), Pause)
 
 
-def stepping(batch: Batch) -> list[Session]:
+def stepping(batch: Schedule) -> list[Session]:
     return [session for session, _ in batch.decoding]
 
 

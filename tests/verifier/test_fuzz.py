@@ -27,6 +27,7 @@ EXAMPLES = (
 )
 
 
+@pytest.mark.slow
 async def test_a_verifier_survives_messages_that_nobody_means(alphabet: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = VerifierSettings(model=alphabet, listen="127.0.0.1:0", drafter_connect_timeout_s=0.5)
     service = service_of(settings)

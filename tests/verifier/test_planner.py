@@ -9,7 +9,7 @@ from specsplit.speculation import Grow
 from specsplit.values import Adaptive, Control, Plan, PlanChanges
 from specsplit_verifier.policy.adaptive.controller import Controller
 from specsplit_verifier.policy.adaptive.goodput import GoodputController
-from specsplit_verifier.policy.planner import Batch, Pause, Planner
+from specsplit_verifier.policy.planner import Pause, Planner, Schedule
 from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.session import Session
 from tests.support.sessions import drafting_for, session_of
@@ -51,16 +51,16 @@ def grown(session: Session, *, resting: bool = True) -> Session:
 
 def taken(planner: Planner, *running: Session) -> dict[int, int]:
     """Tokens that each session brings at most to the step that is made now."""
-    batch = planner.plan(running, 0.0)
-    assert isinstance(batch, Batch), "nobody waits"
+    batch = planner.schedule(running, 0.0)
+    assert isinstance(batch, Schedule), "nobody waits"
     return {session.id: limits.num_draft_tokens for session, limits in batch.decoding}
 
 
 def test_a_quick_drafter_is_waited_for_and_with_it_all_others() -> None:
     late, ready = drafted(1), grown(drafted(2))
-    pause = planning().plan([late, ready], 0.0)
+    pause = planning().schedule([late, ready], 0.0)
     assert isinstance(pause, Pause) and pause.seconds is not None and 0.0 < pause.seconds < STEP_S
-    assert isinstance(planning().plan([late], 2.0), Batch), "its wait budget is over"
+    assert isinstance(planning().schedule([late], 2.0), Schedule), "its wait budget is over"
 
 
 def test_nobody_waits_beside_a_prompt_or_beside_ranks_that_step() -> None:
@@ -73,8 +73,8 @@ def test_nobody_waits_beside_a_prompt_or_beside_ranks_that_step() -> None:
 def test_a_session_that_drafts_and_verifies_in_turn_is_left_out_until_its_drafts_are_there() -> None:
     serial, ahead = drafted(1, SERIAL), grown(drafted(2))
     assert taken(planning(), serial, ahead) == {2: 4}
-    assert planning().plan([serial], 0.0) == Pause(1.0), "the rest of its wait budget"
-    assert planning().plan([grown(serial, resting=False)], 0.25) == Pause(0.75), (
+    assert planning().schedule([serial], 0.0) == Pause(1.0), "the rest of its wait budget"
+    assert planning().schedule([grown(serial, resting=False)], 0.25) == Pause(0.75), (
         "a tree that is not whole is no reason to step"
     )
 

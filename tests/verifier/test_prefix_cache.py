@@ -29,6 +29,7 @@ from specsplit_verifier.schedule.prefix_cache import PrefixCache
 from specsplit_verifier.schedule.scheduler import Scheduler
 from specsplit_verifier.sessions.session import Session, StopRule
 from tests.drafter.service_toys import drafter
+from tests.support.slow import slowly
 from tests.support.toys import random_target
 from tests.verifier.conftest import decode, recorded, verifier_over
 from tests.verifier.reader import features_of, reading, three_layers
@@ -200,7 +201,7 @@ async def drafting(kind: DrafterKind | None) -> AsyncIterator[Endpoint | None]:
         yield Endpoint(kind.value, server.bound, wire.drafter_info_from_wire(response).features)
 
 
-@pytest.mark.parametrize("kind", [None, DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKind.EAGLE3])
+@pytest.mark.parametrize("kind", [None, DrafterKind.STANDALONE, *slowly(DrafterKind.NGRAM, DrafterKind.EAGLE3)])
 async def test_text_is_the_same_with_the_cache_and_without(kind: DrafterKind | None) -> None:
     prompts = [[*SOURCE[:100], number] for number in range(2)]
     async with drafting(kind) as endpoint:
@@ -262,7 +263,7 @@ async def test_features_of_a_shared_beginning_are_kept_and_not_computed_again(tm
         reader.check(session, text, features_of(folder, text, need))
 
 
-@pytest.mark.parametrize("kind", [DrafterKind.EAGLE3, pytest.param(DrafterKind.EAGLE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [DrafterKind.EAGLE3, *slowly(DrafterKind.EAGLE)])
 async def test_a_head_on_a_shared_beginning_is_accepted_as_often_as_on_its_own(kind: DrafterKind) -> None:
     """Each time the second request of a drafter that knows nothing yet, since drafters learn from what was picked.
 

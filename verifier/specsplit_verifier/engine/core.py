@@ -18,7 +18,7 @@ from specsplit.values import FinishReason, Load, ModelInfo, NoDrafts
 from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.engine.stopwatch import Stopwatch
 from specsplit_verifier.policy.cost import StepCost
-from specsplit_verifier.policy.planner import Batch, Pause, Planner
+from specsplit_verifier.policy.planner import Pause, Planner, Schedule
 from specsplit_verifier.records.events import (
     Cancel,
     DrafterLost,
@@ -59,7 +59,7 @@ class EngineStatistics:
 
 
 class EngineCore:
-    """Sessions from submission to their end. One thread at a time may be in it. Between `plan` and `commit` of a step no session ends."""
+    """Sessions from submission to their end. One thread at a time may be in it. From `schedule` to `commit` of a step no session ends."""
 
     def __init__(
         self, info: ModelInfo, scheduler: Scheduler, planner: Planner, drafters: DrafterPool, clock: Clock
@@ -136,7 +136,7 @@ class EngineCore:
         """Apply to the mirrors what drafters have grown, a step in flight or not."""
         self._drafters.apply_grows(self._scheduler.running.values())
 
-    def plan(self) -> StepInput | Pause:
+    def schedule(self) -> StepInput | Pause:
         """Admit who fits, and choose the next step, or how long to wait for a better one."""
         now = self._clock.now()
         self.apply_grows()
@@ -145,22 +145,22 @@ class EngineCore:
         if self._planner.adapt(len(self._scheduler.running)):
             self._replan("as its controller chose")
         self._drafters.retry(self._scheduler.running.values(), now)
-        batch = self._choose(now)
-        if isinstance(batch, Pause):
-            return batch
-        for session, plan in self._planner.resting_changes(session for session, _ in batch.decoding):
+        schedule = self._choose(now)
+        if isinstance(schedule, Pause):
+            return schedule
+        for session, plan in self._planner.resting_changes(session for session, _ in schedule.decoding):
             self._drafters.replan(session, plan, now)
-        for session, _ in batch.decoding:
+        for session, _ in schedule.decoding:
             session.drafter.stepping(now)
-        return self._scheduler.lay_out(batch, now)
+        return self._scheduler.lay_out(schedule, now)
 
-    def _choose(self, now: float) -> Batch | Pause:
+    def _choose(self, now: float) -> Schedule | Pause:
         """A step that there are pages for. While there are none, sessions are preempted, and another step is chosen among the others."""
         scheduler = self._scheduler
         while True:
-            batch = self._planner.plan(list(scheduler.running.values()), now)
-            if isinstance(batch, Pause) or scheduler.allocate_pages(batch):
-                return batch
+            schedule = self._planner.schedule(list(scheduler.running.values()), now)
+            if isinstance(schedule, Pause) or scheduler.allocate_pages(schedule):
+                return schedule
             session = scheduler.preempt()
             _log.info("session %d is preempted, for want of KV pages", session.id)
             self._drafters.suspend(session)
@@ -171,13 +171,13 @@ class EngineCore:
         """Sessions that run or wait."""
         return len(self._scheduler.running) + len(self._scheduler.waiting)
 
-    def propose(self, plan: StepInput | Pause) -> StepInput:
+    def propose(self, step: StepInput | Pause) -> StepInput:
         """Make a turn of a rank group of what was planned; where that is to wait, it brings no rows."""
         wanted = self._planner.wants(len(self._scheduler.running))
         proposal = Proposal(unfinished=self.unfinished, plan=wanted)
-        if isinstance(plan, StepInput):
-            return replace(plan, proposal=proposal)
-        rest_s = REST_S if plan.seconds is None else min(REST_S, plan.seconds)
+        if isinstance(step, StepInput):
+            return replace(step, proposal=proposal)
+        rest_s = REST_S if step.seconds is None else min(REST_S, step.seconds)
         return StepInput(planned_at=self._clock.now(), proposal=replace(proposal, rest_us=round(rest_s * 1e6)))
 
     def agree(self, agreed: Agreed) -> None:

@@ -33,7 +33,7 @@ class Alone:
 
     def choose(self) -> StepInput | Pause:
         """See `Pacer`."""
-        return self._core.plan()
+        return self._core.schedule()
 
     def commit(
         self, step: StepInput, output: StepOutput, watched: Collection[int]
@@ -54,7 +54,7 @@ class InTurns:
         if self._rank.parked:
             self._rank.rests(unfinished=self._core.unfinished > 0)
             return Pause(None)
-        return self._core.propose(self._core.plan())
+        return self._core.propose(self._core.schedule())
 
     def commit(
         self, step: StepInput, output: StepOutput, watched: Collection[int]

@@ -3,7 +3,7 @@
 There is one policy, for which a controller is the bound: `static` one that stays, `ema` one that moves, and both have a step take all
 that there is within it. `goodput` is the bound of what a step can hold, within which it takes what pays.
 
-The engine asks `plan` before every step and tells `observe` what came of it. A planner says what plan every session is under, too: what
+The engine asks `schedule` before every step and tells `observe` what came of it. A planner says what plan every session is under, too: what
 its request fixes comes first, then what an operator wants, then what the controller says, then the plan of the settings. The engine asks
 `adapt` whether that has changed, and then tells drafters.
 """
@@ -27,8 +27,8 @@ from specsplit_verifier.sessions.session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """The parts of one step, by session."""
+class Schedule:
+    """What the next step takes on, by session: all that is decided of it. Where in the KV it lies, and which drafts, is found after."""
 
     decoding: Sequence[tuple[Session, TreeLimits]]
     """(session, how much of its speculation it brings at most)."""
@@ -143,7 +143,7 @@ class Planner:
             plan = replace(plan, num_draft_tokens=self._launched.num_draft_tokens)
         return changes.over(plan)
 
-    def plan(self, running: Sequence[Session], now: float) -> Batch | Pause:
+    def schedule(self, running: Sequence[Session], now: float) -> Schedule | Pause:
         """Choose the next step over these sessions, in order of arrival, or how long to wait for a better one.
 
         A step takes everybody once nothing is worth waiting for; beside a prompt it does at once, since there is a forward in any case.
@@ -167,7 +167,7 @@ class Planner:
             return Pause(pause)
         counts = zip(ready, spending.nodes, strict=True)
         decoding = [(session, session.tree_limits.within(1 + nodes)) for session, nodes in counts]
-        return self._batch(running, decoding, prompts)
+        return self._schedule(running, decoding, prompts)
 
     def _prompts(self, running: Sequence[Session]) -> list[tuple[Session, int]]:
         prefilling = [session for session in running if session.prefilling]
@@ -188,14 +188,14 @@ class Planner:
         self._chooser.observe(result)
         self._controller.observe(result)
 
-    def _batch(
+    def _schedule(
         self,
         running: Sequence[Session],
         decoding: Sequence[tuple[Session, TreeLimits]],
         prompts: Sequence[tuple[Session, int]],
-    ) -> Batch:
+    ) -> Schedule:
         left = self._budget - sum(size for _, size in prompts)
-        return Batch(decoding, prompts, recompute_chunks(running, left))
+        return Schedule(decoding, prompts, recompute_chunks(running, left))
 
 
 def _serial_pause(session: Session, now: float) -> float:

@@ -8,7 +8,7 @@ from specsplit.errors import ContextExceeded, Exhausted
 from specsplit.model.pages.tables import RowPages
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo
-from specsplit_verifier.policy.planner import Batch
+from specsplit_verifier.policy.planner import Schedule
 from specsplit_verifier.records.step import ChunkInput, StepInput, TreeInput
 from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
 from specsplit_verifier.sessions.session import Session
@@ -105,21 +105,22 @@ class Scheduler:
             self.waiting.remove(session)
         self.kv.free(session, sound=sound)
 
-    def allocate_pages(self, batch: Batch) -> bool:
+    def allocate_pages(self, schedule: Schedule) -> bool:
         """Take the pages that a step needs; False if there are too few even for the roots, so that a session has to be preempted."""
-        return self.kv.extend([session for session, _ in batch.decoding], self.running.values())
+        return self.kv.extend([session for session, _ in schedule.decoding], self.running.values())
 
-    def lay_out(self, batch: Batch, now: float) -> StepInput:
+    def lay_out(self, schedule: Schedule, now: float) -> StepInput:
         """Take the drafts of those that step, and give every token its slot."""
         trees = [
-            _tree(session, session.take(limits.within(session.lookahead_slots))) for session, limits in batch.decoding
+            _tree(session, session.take(limits.within(session.lookahead_slots)))
+            for session, limits in schedule.decoding
         ]
-        wanted = {session.id: positions.start for session, positions in batch.recomputing}
+        wanted = {session.id: positions.start for session, positions in schedule.recomputing}
         chunks = [
             _chunk(session, positions, pages, lead=wanted[session.id] - positions.start, recomputed=True)
-            for session, positions, pages in self.kv.scratch(batch.recomputing)
+            for session, positions, pages in self.kv.scratch(schedule.recomputing)
         ]
-        for session, size in batch.prefilling:
+        for session, size in schedule.prefilling:
             positions = range(session.kv_length, session.kv_length + size)
             chunks.append(_chunk(session, positions, session.table.upto(positions.stop)))
         return StepInput(trees, chunks, now)

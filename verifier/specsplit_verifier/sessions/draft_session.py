@@ -3,7 +3,7 @@
 A session knows nothing more of drafters than what the two classes here have in common. Without one it has `NoDrafter`.
 
 A grow is not applied when it comes. It is queued, and applied once there is enough of it for arrays to be worth while, or when the target
-should soon be done with its step; what is left the engine applies at the beginning of `plan` and of `commit`. All grows made between the
+should soon be done with its step; the engine applies the rest at the beginning of `schedule` and of `commit`. All grows made between the
 same two commits that are queued reach the mirror as one, so that a tree costs a few operations a step and not some for every grow.
 What the mirror says (live nodes, whether the drafter rests or has caught up) is as of when grows were last applied, and right wherever
 somebody decides by it. Everything else that a drafter says is taken in at once, behind what it had grown before.
