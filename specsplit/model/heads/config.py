@@ -8,6 +8,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from specsplit.errors import LoadError
 from specsplit.model.attention.support import check_config
+from specsplit.model.layers.text_config import text_config
 
 _TWINS: Final = {"mimo": "qwen2"}
 """Architectures that transformers does not know, and the one of its own that their layers are: MiMo-7B's are Qwen2's."""
@@ -25,7 +26,7 @@ def architecture(facts: dict[str, Any], max_context: int | None = None) -> Pretr
     if known not in CONFIG_MAPPING:
         raise LoadError(f"config.json names the architecture {model_type!r}, which transformers does not know")
     try:
-        config = CONFIG_MAPPING[known].from_dict(facts).get_text_config()
+        config = text_config(CONFIG_MAPPING[known].from_dict(facts))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise LoadError(f"config.json is no {known} config: {error}") from error
     longest = getattr(config, "max_position_embeddings", None)

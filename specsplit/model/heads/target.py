@@ -72,7 +72,8 @@ class TargetEmbeddings(nn.Module):
         _require_unscaled(config)
         checkpoint = Checkpoint(folder)
         names = [_find(_EMBEDDINGS, checkpoint)]
-        if lm_head and not config.tie_word_embeddings:
+        # An LM head beside embeddings that the config calls tied is one of its own, if it differs: transformers ties nothing then.
+        if lm_head and (not config.tie_word_embeddings or not checkpoint.names.isdisjoint(_LM_HEADS)):
             names.append(_find(_LM_HEADS, checkpoint))
         shape = (vocabulary.size, config.hidden_size)
         for name, found in checkpoint.shapes(names).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils.logging import disable_progress_bar
 
 from specsplit.errors import LoadError
@@ -20,6 +21,8 @@ from specsplit.model.attention.support import check_config, check_folder, contex
 from specsplit.model.layers.inflate import inflate
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.layers.shards import shard_mlps
+from specsplit.model.layers.text_config import TEXT_NAMES, text_config
+from specsplit.model.lm.text_part import text_part, whole_of
 from specsplit.model.ranks.split import reader_of_part, unwrap
 from specsplit.model.tensors.dtypes import AUTO, dtype_of
 from specsplit.text.vocabulary import vocabulary_of
@@ -67,18 +70,30 @@ def _load_model(
     if not sys.stderr.isatty():
         disable_progress_bar()  # a bar in a log file is noise
     with refusing(f"model folder {folder} cannot be loaded"):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        whole = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = text_config(whole)
         check_config(config, max_context)
+        if (multimodal := whole_of(whole)) is not None:
+            if split is not None:
+                raise LoadError(f"{whole.model_type} can only be read as a whole, and not in parts: set tp_size = 1")
+            kind, outer = multimodal
+            if random_on is not None:
+                return text_part(_random(kind._from_config, outer, resolved, random_on))
+            return text_part(_load_weights(kind.from_pretrained, folder, outer, resolved, {}))
+        if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+            raise LoadError(f"transformers has no causal language model of the kind {config.model_type}")
+        names = {} if config is whole else TEXT_NAMES
         if random_on is not None:
-            return _random(config, resolved, random_on)
+            return _random(AutoModelForCausalLM.from_config, config, resolved, random_on)
         if split is not None:
-            return unwrap(_load_weights(reader_of_part(config, split), folder, config, resolved))
-        return _load_weights(AutoModelForCausalLM.from_pretrained, folder, config, resolved)
+            return unwrap(_load_weights(reader_of_part(config, split), folder, config, resolved, names))
+        return _load_weights(AutoModelForCausalLM.from_pretrained, folder, config, resolved, names)
 
 
 def _load_weights(
-    read: Callable[..., Any], folder: Path, config: PretrainedConfig, dtype: torch.dtype | str
+    read: Callable[..., Any], folder: Path, config: PretrainedConfig, dtype: torch.dtype | str, names: Mapping[str, str]
 ) -> PreTrainedModel:
+    """The model with the weights in the folder, whose names are others by `names`, as transformers' `key_mapping` has them."""
     try:
         with _ALONE:
             loaded: Any = read(
@@ -88,6 +103,7 @@ def _load_weights(
                 attn_implementation=NAME,
                 local_files_only=True,
                 output_loading_info=True,
+                **({"key_mapping": dict(names)} if names else {}),
             )
     except KeyError as error:  # older architectures look their attention class up by name, and find none of ours
         raise LoadError(
@@ -102,12 +118,14 @@ def _load_weights(
     return model
 
 
-def _random(config: PretrainedConfig, dtype: torch.dtype | str, device: torch.device) -> PreTrainedModel:
+def _random(
+    build: Callable[..., Any], config: PretrainedConfig, dtype: torch.dtype | str, device: torch.device
+) -> PreTrainedModel:
     """A model with the weights that its architecture begins with, drawn on the device itself; every time the same."""
     typed = {} if dtype == AUTO else {"dtype": dtype}  # by itself it takes that of config.json
     with _ALONE, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
         torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config, **typed, attn_implementation=NAME)
+        return build(config, **typed, attn_implementation=NAME)
 
 
 def _info(folder: Path, model: PreTrainedModel, max_context: int | None) -> ModelInfo:
