@@ -18,7 +18,9 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from specsplit.errors import InvalidRequest, LoadError, Unsupported, shortened
-from specsplit.text.vocabulary import read_json
+from specsplit.text.json_file import read_json
+from specsplit.text.tekken import SPECIAL_TOKENS
+from specsplit.text.tokenizer_file import TEKKEN, file_of
 
 _SAID = 300
 """Bytes of what a template says of messages, which it may repeat."""
@@ -37,12 +39,16 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, folder: Path, now: Callable[[], datetime] = datetime.now) -> ChatTemplate | None:
-        """The folder's chat_template.jinja, or the one in tokenizer_config.json, or None. Raises LoadError if it cannot be read."""
-        config_path = folder / "tokenizer_config.json"
-        config = read_json(config_path) if config_path.exists() else {}
+        """The folder's chat_template.jinja, or the one in tokenizer_config.json or in chat_template.json, or None.
+
+        Raises LoadError if it cannot be read.
+        """
+        config = _object_in(folder / "tokenizer_config.json")
         file = folder / "chat_template.jinja"
         source = file.read_text(encoding="utf-8") if file.exists() else _template_in(config)
-        return None if source is None else cls(source, _special_tokens_in(config), now)
+        if source is None:  # where processors of multimodal models kept it
+            source = _template_in(_object_in(folder / "chat_template.json"))
+        return None if source is None else cls(source, _special_tokens_of(folder, config), now)
 
     def render(self, messages: Sequence[tuple[str, str]]) -> str:
         """The prompt for (role, content) messages, up to where the assistant's answer begins.
@@ -102,6 +108,19 @@ def _template_in(config: Mapping[str, Any]) -> str | None:
         named = {str(entry["name"]): str(entry["template"]) for entry in cast("list[dict[str, Any]]", found)}
         return named.get("default")
     return found if isinstance(found, str) else None
+
+
+def _object_in(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one, if there is no such file."""
+    return read_json(path) if path.exists() else {}
+
+
+def _special_tokens_of(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Special tokens by their names: those of tokenizer_config.json, then those of a file of their own, then those of a tekken.json."""
+    tekken = SPECIAL_TOKENS if file_of(folder).name == TEKKEN else {}
+    return (
+        dict(tekken) | _special_tokens_in(_object_in(folder / "special_tokens_map.json")) | _special_tokens_in(config)
+    )
 
 
 def _special_tokens_in(config: Mapping[str, Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any, cast
 import tokenizers
 
 from specsplit.errors import InvalidRequest, LoadError
+from specsplit.text.byte_level import BYTE_OF
 from specsplit.text.chat import ChatTemplate, require_template
 from specsplit.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
-from specsplit.text.vocabulary import read_json, vocabulary_of
+from specsplit.text.tokenizer_file import TOKENIZER, file_of, missing, tokenizer_facts
+from specsplit.text.vocabulary import vocabulary_of
 from specsplit.values import Vocabulary
 
 
@@ -49,17 +52,17 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path, now: Callable[[], datetime] = datetime.now) -> Tokenizer:
-        """Read tokenizer.json, config.json and the chat template, if there is one. Raises LoadError, naming the file."""
-        vocabulary = vocabulary_of(folder)
-        path = folder / "tokenizer.json"
-        decoder: object = read_json(path).get("decoder")
+        """Read tokenizer.json or tekken.json, config.json and the chat template, if there is one. Raises LoadError, naming the file."""
+        vocabulary, facts = vocabulary_of(folder), tokenizer_facts(folder)
+        if facts is None:
+            raise missing(folder)
         try:
-            inner = tokenizers.Tokenizer.from_file(str(path))
+            inner = _inner(folder / TOKENIZER, facts)
         except Exception as error:  # the library raises bare Exception for a malformed file
-            raise LoadError(f"{path} is not a tokenizer: {error}") from error
+            raise LoadError(f"{file_of(folder)} is not a tokenizer: {error}") from error
         inner.no_padding()
         inner.no_truncation()
-        return cls(folder.name, vocabulary, inner, _is_byte_level(decoder), ChatTemplate.load(folder, now))
+        return cls(folder.name, vocabulary, inner, _is_byte_level(facts.get("decoder")), ChatTemplate.load(folder, now))
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of plain text, with the tokens that the model expects around one (its beginning-of-text token, say)."""
@@ -112,6 +115,13 @@ class Tokenizer:
         return self._writes[token]
 
 
+def _inner(path: Path, facts: dict[str, Any]) -> tokenizers.Tokenizer:
+    """The library's tokenizer of a file, or of what was made in its place."""
+    return (
+        tokenizers.Tokenizer.from_file(str(path)) if path.exists() else tokenizers.Tokenizer.from_str(json.dumps(facts))
+    )
+
+
 def _encodable(field: str, text: str) -> str:
     try:
         text.encode("utf-8")
@@ -151,16 +161,6 @@ class _ByteTable:
         text = None if token in self._special else self._inner.id_to_token(token)
         if text is None:  # special tokens are not text; ids that pad the vocabulary have none
             return b""
-        if all(character in _BYTE_OF for character in text):
-            return bytes(_BYTE_OF[character] for character in text)
+        if all(character in BYTE_OF for character in text):
+            return bytes(BYTE_OF[character] for character in text)
         return text.encode()  # an added token, written as it is
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Character to byte, as GPT-2 wrote it: printable bytes stand for themselves, the others for characters from U+0100 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
-
-
-_BYTE_OF = _byte_alphabet()

@@ -9,31 +9,20 @@ from pathlib import Path
 from typing import Any, cast
 
 from specsplit.errors import LoadError
+from specsplit.text.json_file import read_json
+from specsplit.text.tokenizer_file import file_of, tokenizer_facts
 from specsplit.values import Vocabulary
 
 
 def vocabulary_of(folder: Path) -> Vocabulary:
-    """Size from config.json, digest from tokenizer.json (empty where the folder has none).
+    """Size from config.json, digest from tokenizer.json, or from what it would be made of (empty where the folder has neither).
 
     The digest is SHA-256 over the sorted (id, text) pairs of the model's table and the added tokens, so it does not depend on how
     the file was written. Raises LoadError if the folder or its config.json is missing or cannot be read.
     """
     if not folder.is_dir():
         raise LoadError(f"model folder {folder} does not exist")
-    return Vocabulary(_size(folder / "config.json"), _digest(folder / "tokenizer.json"))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises LoadError, naming the file, if it is missing, malformed or no object."""
-    try:
-        content: object = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise LoadError(f"{path} does not exist") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise LoadError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise LoadError(f"{path} does not hold a JSON object")
-    return cast("dict[str, Any]", content)
+    return Vocabulary(_size(folder / "config.json"), _digest(folder))
 
 
 def _size(config_path: Path) -> int:
@@ -49,17 +38,17 @@ def _size(config_path: Path) -> int:
     return size
 
 
-def _digest(tokenizer_path: Path) -> str:
-    if not tokenizer_path.exists():
+def _digest(folder: Path) -> str:
+    content = tokenizer_facts(folder, merges=False)
+    if content is None:
         return ""
-    content = read_json(tokenizer_path)
     try:
         added = cast("list[dict[str, Any]]", content.get("added_tokens") or [])
         pairs = sorted(
             {*_model_pairs(content["model"]["vocab"]), *((int(token["id"]), str(token["content"])) for token in added)}
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise LoadError(f"{tokenizer_path} has no table of tokens specsplit can read: {error!r}") from error
+        raise LoadError(f"{file_of(folder)} has no table of tokens specsplit can read: {error!r}") from error
     return hashlib.sha256(json.dumps(pairs, ensure_ascii=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from specsplit.errors import LoadError
-from specsplit.text.vocabulary import read_json
+from specsplit.text.json_file import read_json
 
 _SUFFIXES: Final = ("safetensors", "bin")
 _STEMS: Final = {"safetensors": "model", "bin": "pytorch_model"}

@@ -32,7 +32,7 @@ from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.model.heads.weights import load_weights
 from specsplit.model.layers.sharded import TensorMesh
 from specsplit.model.tensors.dtypes import AUTO, dtype_of, said_by
-from specsplit.text.vocabulary import read_json
+from specsplit.text.json_file import read_json
 from specsplit.values import DrafterKind
 
 _EMBEDDINGS: Final = "embed_tokens.weight"

@@ -19,7 +19,7 @@ from specsplit.model.attention.support import check_folder
 from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.layouts import Family
 from specsplit.model.heads.load import family_of
-from specsplit.text.vocabulary import read_json
+from specsplit.text.json_file import read_json
 
 _WEIGHT = "fc.weight"
 

@@ -15,7 +15,8 @@ from specsplit.errors import LoadError
 from specsplit.model.attention.support import context_of
 from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.config import architecture
-from specsplit.text.vocabulary import read_json, vocabulary_of
+from specsplit.text.json_file import read_json
+from specsplit.text.vocabulary import vocabulary_of
 from specsplit.values import Vocabulary
 
 _EMBEDDINGS: Final = (
