@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from specsplit.errors import LoadError
+from specsplit.model.tensors.shard_files import weight_map
 from specsplit.text.json_file import read_json
 
 _SUFFIXES: Final = ("safetensors", "bin")
@@ -19,7 +20,7 @@ _STEMS: Final = {"safetensors": "model", "bin": "pytorch_model"}
 
 
 class Checkpoint:
-    """One folder's weights: one file or an index of several, safetensors or torch's own (`.bin`); the first there is.
+    """One folder's weights: one file or an index of several, safetensors or torch's own (`.bin`); or shards of safetensors without one.
 
     Raises LoadError if the folder has neither, or a file cannot be read.
     """
@@ -59,6 +60,9 @@ def _files_by_name(folder: Path) -> dict[str, str]:
         index = folder / f"{file}.index.json"
         if index.is_file():
             return _weight_map(index)
+    shards = weight_map(folder)
+    if shards is not None:
+        return shards
     expected = " or ".join(f"{_STEMS[suffix]}.{suffix}" for suffix in _SUFFIXES)
     raise LoadError(f"model folder {folder} has no weights: expected {expected}, or an index of one")
 

@@ -25,6 +25,7 @@ from specsplit.model.layers.text_config import TEXT_NAMES, text_config
 from specsplit.model.lm.text_part import text_part, whole_of
 from specsplit.model.ranks.split import reader_of_part, unwrap
 from specsplit.model.tensors.dtypes import AUTO, dtype_of
+from specsplit.model.tensors.shard_files import indexed
 from specsplit.text.vocabulary import vocabulary_of
 from specsplit.values import ModelInfo
 
@@ -95,9 +96,9 @@ def _load_weights(
 ) -> PreTrainedModel:
     """The model with the weights in the folder, whose names are others by `names`, as transformers' `key_mapping` has them."""
     try:
-        with _ALONE:
+        with _ALONE, indexed(folder) as readable:
             loaded: Any = read(
-                folder,
+                readable,
                 config=config,
                 dtype=dtype,
                 attn_implementation=NAME,
@@ -130,6 +131,7 @@ def _random(
 
 def _info(folder: Path, model: PreTrainedModel, max_context: int | None) -> ModelInfo:
     config = model.config
-    eos = config.eos_token_id if model.generation_config is None else model.generation_config.eos_token_id
+    eos = getattr(model.generation_config, "eos_token_id", None)
+    eos = config.eos_token_id if eos is None else eos  # a generation_config.json need not name any
     ids = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
     return ModelInfo(folder.resolve().name, vocabulary_of(folder), context_of(config, max_context), ids)
