@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from specsplit.clock import SystemClock
 from specsplit.draft_events import Close, FeaturesRead, Open, Refuse
@@ -28,6 +29,7 @@ from specsplit_drafter.edge.service import load_table, service_of, telling
 from tests.drafter.head_toys import VOCABULARY, ends, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter, until
 from tests.drafter.toys import open_event, plain_model, tiny_config
+from tests.model.conftest import RECURRENT
 
 
 async def test_it_says_what_it_is() -> None:
@@ -298,6 +300,13 @@ def test_a_head_that_cannot_be_loaded_is_refused_with_the_reason(folder: Path, t
     ):
         with pytest.raises(LoadError, match=words):
             load_table(right.model_copy(update=change), SystemClock())
+
+
+def test_a_draft_with_recurrent_layers_is_refused(tmp_path: Path) -> None:
+    AutoModelForCausalLM.from_config(RECURRENT["short convolutions"]()).save_pretrained(tmp_path)
+    settings = DrafterSettings(kind=DrafterKind.STANDALONE, model=tmp_path, kv_tokens=1024)
+    with pytest.raises(LoadError, match=r"cannot draft: it has recurrent layers.* or a head"):
+        load_table(settings, SystemClock())
 
 
 async def test_a_folder_that_cannot_be_loaded_ends_it_with_the_reason(tmp_path: Path) -> None:

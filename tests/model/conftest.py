@@ -67,6 +67,65 @@ OTHER_LAYERS: dict[str, Callable[[], PretrainedConfig]] = {
     ),
 }
 """Models whose layers see or keep something else than all tokens' keys and values of one shape."""
+_STATES: dict[str, Any] = {
+    "initializer_range": 0.1,  # a rounded state is multiplied by them again and again
+    "num_hidden_layers": 4,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+_SPACES: dict[str, Any] = {
+    "initializer_range": 0.1,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "n_groups": 1,
+    "state_size": 8,
+    "chunk_size": 16,
+}
+RECURRENT: dict[str, Callable[[], PretrainedConfig]] = {
+    "delta rules": lambda: AutoConfig.for_model(
+        "qwen3_next",
+        **_TINY | _STATES,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        layer_types=2 * ["linear_attention", "full_attention"],
+    ),
+    "short convolutions": lambda: AutoConfig.for_model(
+        "lfm2", **_TINY | _STATES, layer_types=2 * ["conv", "full_attention"]
+    ),
+    "state spaces alone": lambda: AutoConfig.for_model("mamba2", **_TINY | _SPACES, num_heads=8, expand=2),
+    "state spaces beside attention": lambda: AutoConfig.for_model(
+        "falcon_h1",
+        **_TINY | {"initializer_range": 0.1, "head_dim": 8},
+        mamba_d_ssm=64,
+        mamba_n_heads=8,
+        mamba_d_head=8,
+        mamba_n_groups=1,
+        mamba_d_state=8,
+        mamba_chunk_size=16,
+    ),
+    "layers of experts alone": lambda: AutoConfig.for_model(
+        "nemotron_h",
+        **_TINY | {"initializer_range": 0.1, "num_hidden_layers": 4, "head_dim": 8},
+        layer_types=["linear_attention", "moe", "full_attention", "moe"],
+        mamba_num_heads=8,
+        mamba_head_dim=8,
+        ssm_state_size=8,
+        n_groups=1,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        n_group=2,
+        topk_group=1,
+        chunk_size=16,
+    ),
+}
+"""Models some of whose layers keep states."""
 
 Saved = Callable[..., Path]
 
@@ -92,7 +151,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 
 @pytest.fixture(scope="session")
 def folders(saved: Saved, quiet_transformers: None) -> dict[str, Path]:
-    return {name: saved(make()) for name, make in {**CONFIGS, **OTHER_LAYERS}.items()}
+    return {name: saved(make()) for name, make in {**CONFIGS, **OTHER_LAYERS, **RECURRENT}.items()}
 
 
 @pytest.fixture(scope="session")
@@ -101,10 +160,19 @@ def tiny_config() -> Callable[..., dict[str, Any]]:
     return lambda **changes: {**_TINY, **changes}
 
 
-@pytest.fixture(params=[*CONFIGS, *OTHER_LAYERS, "pocket"], scope="session")
+@pytest.fixture(params=[*CONFIGS, *OTHER_LAYERS, *RECURRENT, "pocket"], scope="session")
 def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[CausalLM, PreTrainedModel]:
     """One model twice: served by us, and as transformers has it. Every architecture with random weights, and the pocket target."""
-    folder = POCKET if request.param == "pocket" else folders[request.param]
+    return _pair(POCKET if request.param == "pocket" else folders[request.param])
+
+
+@pytest.fixture(params=[*CONFIGS, *OTHER_LAYERS, "pocket"], scope="session")
+def drafting_pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[CausalLM, PreTrainedModel]:
+    """A pair, of those that may draft."""
+    return _pair(POCKET if request.param == "pocket" else folders[request.param])
+
+
+def _pair(folder: Path) -> tuple[CausalLM, PreTrainedModel]:
     ours = CausalLM.load(folder, num_pages=64, page_size=4)
     return ours, AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
 

@@ -22,6 +22,7 @@ class Sequence:
         self.tokens = prompt
         self.stored = 0
         self.table = PageTable(lm.pool)
+        self.drafted: Row | None = None
 
     def chunk(self, count: int) -> Row:
         """The next `count` committed tokens; their last logits are asked for."""
@@ -35,15 +36,25 @@ class Sequence:
         assert self.stored == len(self.tokens) - 1
         stop = self.stored + len(tokens)
         self.table.reserve(stop)
-        return Row.tree(tokens, parents, self.table.upto(stop))
+        self.drafted = Row.tree(tokens, parents, self.table.upto(stop))
+        return self.drafted
 
     def accept(self, path: list[int], tokens: list[int], bonus: int) -> None:
         """Commit the nodes on `path` (root first) and a bonus; compact their KV to the front."""
         source = self.table.slots(0, len(self.table))[self.stored + np.array(path)]
         target = self.table.slots(self.stored, self.stored + len(path))
         self.lm.move(source, target)
+        assert self.drafted is not None
+        self.lm.keep_states([(self.drafted, path[-1])])
         self.stored += len(path)
         self.tokens = [*self.tokens, *(tokens[node] for node in path[1:]), bonus]
+
+
+def forward(lm: CausalLM, rows: list[Row]) -> Tensor:
+    """Run rows, and commit those of one wanted token."""
+    logits = lm.forward(rows)
+    lm.keep_states([(row, row.num_tokens - 1) for row in rows if len(row.logits_at) == 1])
+    return logits
 
 
 def path_to(parents: list[int], node: int) -> list[int]:
@@ -76,10 +87,10 @@ def test_a_packed_batch_of_random_trees_matches_every_path(pair: Pair) -> None:
     lm, model = pair
     rng = np.random.default_rng(1)
     sequences = [Sequence(lm, random_tokens(lm, rng, length)) for length in (2, 9, 17, 30)]
-    lm.forward([sequence.chunk(len(sequence.tokens) - 1) for sequence in sequences])
+    forward(lm, [sequence.chunk(len(sequence.tokens) - 1) for sequence in sequences])
     shapes = [random_parents(rng, size) for size in (1, 7, 16, 12)]
     drafts = [[s.tokens[-1], *random_tokens(lm, rng, len(p) - 1)] for s, p in zip(sequences, shapes, strict=True)]
-    logits = lm.forward([s.tree(d, p) for s, d, p in zip(sequences, drafts, shapes, strict=True)])
+    logits = forward(lm, [s.tree(d, p) for s, d, p in zip(sequences, drafts, shapes, strict=True)])
     assert logits.shape == (36, lm.info.vocabulary.size)
     assert logits.dtype == torch.float32
     parts = logits.split([len(p) for p in shapes])
@@ -93,12 +104,12 @@ def test_a_prompt_in_chunks_then_trees_and_compactions_matches_to_the_end(pair: 
     rng = np.random.default_rng(2)
     sequence = Sequence(lm, random_tokens(lm, rng, 23))
     for count in (5, 1, 9, 7):
-        logits = lm.forward([sequence.chunk(count)])
+        logits = forward(lm, [sequence.chunk(count)])
         assert_same_sums(logits[0], plain_logits(model, sequence.tokens[: sequence.stored]))
     for size in (8, 16, 1, 11, 16):
         parents = random_parents(rng, size)
         tokens = [sequence.tokens[-1], *random_tokens(lm, rng, size - 1)]
-        logits = lm.forward([sequence.tree(tokens, parents)])
+        logits = forward(lm, [sequence.tree(tokens, parents)])
         assert_tree_matches(model, logits, sequence.tokens[:-1], tokens, parents)
         deepest = int(rng.integers(0, size))
         sequence.accept(path_to(parents, deepest), tokens, bonus=int(rng.integers(0, lm.info.vocabulary.size)))
@@ -109,18 +120,19 @@ def test_prefill_chunks_and_trees_share_a_batch(pair: Pair) -> None:
     lm, model = pair
     rng = np.random.default_rng(3)
     long, short, late = (Sequence(lm, random_tokens(lm, rng, length)) for length in (60, 4, 21))
-    lm.forward([short.chunk(3)])
-    lm.forward([long.chunk(20), late.chunk(20)])
+    forward(lm, [short.chunk(3)])
+    forward(lm, [long.chunk(20), late.chunk(20)])
     parents = random_parents(rng, 9)
     draft = [short.tokens[-1], *random_tokens(lm, rng, 8)]
     alone = [late.tokens[-1]]
-    logits = lm.forward(
+    logits = forward(
+        lm,
         [
             long.chunk(33),
             short.tree(draft, parents),
             late.tree(alone, [-1]),
             Row.chunk(late.tokens[:20], late.table.upto(20)),
-        ]
+        ],
     )
     assert_same_sums(logits[0], plain_logits(model, long.tokens[:53]))
     assert_tree_matches(model, logits[1:10], short.tokens[:-1], draft, parents)
@@ -129,9 +141,9 @@ def test_prefill_chunks_and_trees_share_a_batch(pair: Pair) -> None:
         sequence.table.release()
 
 
-def test_a_tree_grown_by_expansions_matches_every_path(pair: Pair) -> None:
+def test_a_tree_grown_by_expansions_matches_every_path(drafting_pair: Pair) -> None:
     """As a drafter does it: scattered pages, each expansion adds nodes below any earlier ones."""
-    lm, model = pair
+    lm, model = drafting_pair
     rng = np.random.default_rng(4)
     prompt = random_tokens(lm, rng, 12)
     table = PageTable(lm.pool)
@@ -141,7 +153,7 @@ def test_a_tree_grown_by_expansions_matches_every_path(pair: Pair) -> None:
     def first(length: int) -> RowPages:
         return RowPages.alone(scattered[: lm.pool.pages_for(length)], length)
 
-    lm.forward([Row.chunk(prompt[:-1], first(11))])
+    forward(lm, [Row.chunk(prompt[:-1], first(11))])
     parents, tokens = random_parents(rng, 14), [prompt[-1], *random_tokens(lm, rng, 13)]
     mask = Row.tree(tokens, parents, first(25)).tail_mask
     depth = mask.sum(axis=1)
@@ -153,7 +165,7 @@ def test_a_tree_grown_by_expansions_matches_every_path(pair: Pair) -> None:
             tail_mask=mask[start:stop, :stop],
             logits_at=range(stop - start),
         )
-        logits = lm.forward([row])
+        logits = forward(lm, [row])
         for node in range(start, stop):
             path = [tokens[index] for index in path_to(parents, node)]
             expected = plain_logits(model, [*prompt[:-1], *path])

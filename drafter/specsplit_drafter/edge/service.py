@@ -184,6 +184,11 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
         cpu_layers=settings.replaces_cpu_layers,
         max_context=settings.max_context,
     )
+    if model.states is not None:
+        raise LoadError(
+            f"model folder {folder} cannot draft: it has recurrent layers, which are served as a target and not as a draft; choose a draft "
+            "model of attention layers, or a head"
+        )
     if settings.compile == "regional":
         model.compile_layers()
     if _captures(settings):

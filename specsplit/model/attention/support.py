@@ -6,7 +6,7 @@ forward of one token), and, in `specsplit.model.lm.probe`, its own numbers again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +18,12 @@ from transformers import PretrainedConfig, PreTrainedModel
 from specsplit.errors import LoadError, SpecsplitError
 from specsplit.model.attention.interface import NAME, TOLD, ForwardBatch, ToldMask
 from specsplit.model.attention.softmax import SINKS
-from specsplit.model.pages.geometry import Geometry, Layer, Span
+from specsplit.model.pages.geometry import NO_ATTENTION, Geometry, Layer, Span
 
 _ATTENTION_LAYERS: Final = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
-"""Kinds of layers that are served."""
+_STATE_LAYERS: Final = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
+_BLANK_LAYERS: Final = {"moe", "mlp", "sparse", "dense"}
+"""Kinds of layers that keep nothing of a token."""
 _HARMLESS: Final = {"position_ids", "is_causal"}
 _DESCRIBED: Final = {"mask", "sliding_window", "softcap", SINKS}
 """What a `Layer` says."""
@@ -54,7 +56,12 @@ def check_folder(folder: Path) -> None:
 
 def context_of(config: PretrainedConfig, max_context: int | None) -> int:
     """Tokens of context that are served: `max_context`, or all that the model takes. Raises LoadError for more than those."""
-    longest = config.max_position_embeddings
+    longest = getattr(config, "max_position_embeddings", max_context)
+    if longest is None:
+        raise LoadError(
+            f"{config.model_type} does not say how long a context it takes (max_position_embeddings): set max_context to "
+            "what it was trained for"
+        )
     if max_context is not None and max_context > longest:
         raise LoadError(f"max_context is {max_context}, and {config.model_type} takes {longest} tokens at most")
     return max_context or longest
@@ -65,13 +72,11 @@ def check_config(config: PretrainedConfig, max_context: int | None = None) -> No
     facts = config.to_dict()
     if config.is_encoder_decoder:
         raise LoadError(f"{config.model_type} is an encoder-decoder; specsplit serves decoder-only language models")
-    if not hasattr(config, "max_position_embeddings"):
-        raise LoadError(f"{config.model_type} does not say how long a context it takes (max_position_embeddings)")
-    partial = set(facts.get("layer_types") or ()) - _ATTENTION_LAYERS
+    partial = set(facts.get("layer_types") or ()) - _ATTENTION_LAYERS - _STATE_LAYERS - _BLANK_LAYERS
     if partial:
         kinds = ", ".join(sorted(partial))
         raise LoadError(
-            f"{config.model_type} has layers of kind {kinds}: only layers with keys and values per token are supported"
+            f"{config.model_type} has layers of kind {kinds}: only layers with keys and values per token, or with states, are supported"
         )
     served = context_of(config, max_context)
     steady = min(_steady_lengths(facts.get("rope_parameters"), served), default=served)
@@ -82,16 +87,10 @@ def check_config(config: PretrainedConfig, max_context: int | None = None) -> No
         )
 
 
-def check_class(model: PreTrainedModel) -> None:
-    """Raises LoadError if the architecture does not route its attention through transformers' AttentionInterface."""
-    if not model.is_backend_compatible():
-        raise LoadError(
-            f"{type(model).__name__} does not use transformers' AttentionInterface, so its attention cannot be paged"
-        )
-
-
-def measure(model: PreTrainedModel, max_context: int) -> Geometry:
+def measure(model: PreTrainedModel, max_context: int, states: Collection[int] = ()) -> Geometry:
     """What the model's layers keep and see of so many tokens at most, as they show it in a forward of one.
+
+    `states`: numbers of layers that keep states.
 
     Raises LoadError for what is not supported.
     """
@@ -102,20 +101,23 @@ def measure(model: PreTrainedModel, max_context: int) -> Geometry:
             lambda recorder: model(input_ids=token, position_ids=token, use_cache=False, forward_batch=recorder),
             model.config.num_hidden_layers,
             max_context,
+            {*states, *_blank(model.config)},
         )
     finally:
         model.set_attn_implementation(NAME)
 
 
-def observe(forward: Callable[[ForwardBatch], object], num_layers: int, max_context: int) -> Geometry:
+def observe(
+    forward: Callable[[ForwardBatch], object], num_layers: int, max_context: int, without: Collection[int] = ()
+) -> Geometry:
     """What the `num_layers` layers keep and see that `forward` runs one token through, given what to hand to their attention.
 
-    Raises LoadError for attention that is not supported.
+    `without`: numbers of layers that may have no attention. Raises LoadError for attention that is not supported.
     """
     recorder = _Recorder(max_context)
     with torch.inference_mode(), refusing("it fails on a single token"):
         forward(recorder)
-    return recorder.geometry(num_layers)
+    return recorder.geometry(num_layers, without)
 
 
 class _Recorder:
@@ -156,10 +158,20 @@ class _Recorder:
             f"layer {layer} sees other tokens than those before its own, a window of them, or the chunk that it is in: not supported"
         )
 
-    def geometry(self, num_layers: int) -> Geometry:
-        if sorted(self._layers) != list(range(num_layers)):
-            raise LoadError(f"{len(self._layers)} of its {num_layers} layers are attention; all of them have to be")
-        return Geometry(tuple(self._layers[index] for index in range(num_layers)))
+    def geometry(self, num_layers: int, without: Collection[int]) -> Geometry:
+        if not set(range(num_layers)) - set(without) <= self._layers.keys() <= set(range(num_layers)):
+            if not self._layers:
+                raise LoadError("it does not use transformers' AttentionInterface, so its attention cannot be paged")
+            raise LoadError(
+                f"{len(self._layers)} of its {num_layers} layers attend through transformers' AttentionInterface; all of them have to, "
+                "but for layers whose states are kept in transformers' cache"
+            )
+        return Geometry(tuple(self._layers.get(index, NO_ATTENTION) for index in range(num_layers)))
+
+
+def _blank(config: PretrainedConfig) -> list[int]:
+    """Numbers of the layers that keep nothing, by the config."""
+    return [number for number, kind in enumerate(getattr(config, "layer_types", None) or ()) if kind in _BLANK_LAYERS]
 
 
 def _is(span: Span, mask: ToldMask, context: int) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, Self
 
@@ -15,10 +16,11 @@ from transformers import PreTrainedModel
 from specsplit.errors import LoadError
 from specsplit.model.attention.backends import check_backend
 from specsplit.model.attention.interface import ForwardBatch, TrialForward
-from specsplit.model.attention.support import check_class, check_config, measure, refusing
+from specsplit.model.attention.support import check_config, measure, refusing
 from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, SharedGraphs, StaticAttention
 from specsplit.model.layers.capture import Capture, Hidden, decoder_layers
 from specsplit.model.layers.cpu import packed, replace_layers
+from specsplit.model.layers.recurrent import recurrent_modules
 from specsplit.model.layers.regional import Backend, compile_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh, no_rows
 from specsplit.model.lm.load import load_model
@@ -29,6 +31,8 @@ from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.ranks.demand import EAGER, Demand
 from specsplit.values import ModelInfo
+
+_log = logging.getLogger(__name__)
 
 _LOGITS: Final = "logits"
 
@@ -52,13 +56,19 @@ class CausalLM(ModelRunner):
         Raises LoadError if it cannot be served.
         """
         check_config(model.config, info.max_context)
-        check_class(model)
         self.blocks: Final = ShardedBlocks(model) if blocks is None else blocks
         self.blocks.assemble()
         # What is run at load is looked at by asking the device, which would wait for ever for a process that has gone.
         settled = model.register_forward_hook(lambda *_: self.blocks.synchronize())
+        modules, self.states = recurrent_modules(model)
         super().__init__(
-            measure(model, info.max_context), num_pages, page_size, model.dtype, model.device, backend, kv_cache_dtype
+            measure(model, info.max_context, {module.layer for module in modules}),
+            num_pages,
+            page_size,
+            model.dtype,
+            model.device,
+            backend,
+            kv_cache_dtype,
         )
         self.model: Final = model.eval()
         self.info: Final = info
@@ -155,6 +165,9 @@ class CausalLM(ModelRunner):
         and RankLost.
         """
         self.capture.check(layers)
+        if self.states is not None:
+            _log.info("no forward is captured: recurrent layers run in as many passes as the trees are deep")
+            return
         self.capture_program(
             self._captured,
             buckets,
@@ -228,6 +241,11 @@ class CausalLM(ModelRunner):
         batch = runner.inputs(rows)
         return self._compute(batch, runner.backend.plan(batch))
 
+    def keep_states(self, tokens: Sequence[tuple[Row, int]]) -> None:
+        """Let recurrent layers go on behind these tokens of the last forward, (row, index of a token in it), where their sessions go on."""
+        if self.states is not None:
+            self.states.commit(tokens)
+
     @property
     def hidden_size(self) -> int:
         """Width of a hidden state."""
@@ -256,11 +274,13 @@ class CausalLM(ModelRunner):
 
     def _compute(self, batch: InputBatch | Inputs, forward_batch: ForwardBatch) -> Tensor:
         """Logits [n, V]."""
-        output = self.model(
-            input_ids=batch.tokens.unsqueeze(0),
-            position_ids=batch.positions.unsqueeze(0),
-            use_cache=False,
-            logits_to_keep=batch.logits_at,
-            forward_batch=forward_batch,
-        )
+        rows = batch.rows if isinstance(batch, InputBatch) else ()
+        with nullcontext() if self.states is None else self.states.forward(rows):
+            output = self.model(
+                input_ids=batch.tokens.unsqueeze(0),
+                position_ids=batch.positions.unsqueeze(0),
+                use_cache=False,
+                logits_to_keep=batch.logits_at,
+                forward_batch=forward_batch,
+            )
         return output.logits[0]

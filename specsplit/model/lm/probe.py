@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from specsplit.errors import LoadError
 from specsplit.model.attention.interface import NAME
 from specsplit.model.attention.support import refusing
+from specsplit.model.layers.recurrent import cache_name
 from specsplit.model.lm.probe_texts import LONGEST, Passage, cache_behind, long_text, short_texts, untried
 from specsplit.model.pages.pool import OutOfPages, PageTable
 
@@ -125,7 +126,9 @@ def _over(lm: CausalLM, runner: ModelRunner, texts: Sequence[Passage], tables: S
     pairs = list(zip(texts, tables, strict=True))
     for text, table in pairs:
         table.reserve(text.length)
-    lm.forward_over(runner, [text.prefill(table) for text, table in pairs])
+    prefixes = [text.prefill(table) for text, table in pairs]
+    lm.forward_over(runner, prefixes)
+    lm.keep_states([(row, row.num_tokens - 1) for row in prefixes])
     logits = lm.forward_over(runner, [text.tree(table) for text, table in pairs]).float()
     return list(logits.split([len(text.parents) for text in texts]))
 
@@ -145,6 +148,6 @@ def _own_logits(model: PreTrainedModel, text: Passage) -> Tensor:
 @torch.inference_mode()
 def _last_logits(model: PreTrainedModel, tokens: list[int], count: int, start: int) -> Tensor:
     """Logits [count, V] at the last of tokens, the first of which stands at `start`; the model finds positions by itself."""
-    past = {"past_key_values": cache_behind(start, model.config)} if start else {}
+    past = {cache_name(model) or "past_key_values": cache_behind(start, model.config)} if start else {}
     ids = torch.tensor([tokens], device=model.device)
     return model(input_ids=ids, use_cache=bool(past), logits_to_keep=count, **past).logits[0].float()

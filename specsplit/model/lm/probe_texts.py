@@ -10,10 +10,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from transformers import PretrainedConfig
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionCacheLayerMixin,
+)
 
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.pool import PageTable
@@ -105,8 +111,34 @@ def untried(config: PretrainedConfig, context: int) -> dict[str, int]:
 
 
 def cache_behind(position: int, config: PretrainedConfig) -> Cache:
-    """transformers' cache as it is behind so many tokens, all of which have slid out of what is still seen."""
-    return Cache(layers=[_SlidOut(position) for _ in range(config.num_hidden_layers)])
+    """transformers' cache as it is behind so many tokens, all of which have slid out of what is still seen, with states of no text."""
+    layers: Sequence[Any] = DynamicCache(config=config).layers
+    if not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers):
+        return Cache(layers=[_SlidOut(position) for _ in range(config.num_hidden_layers)])
+    return _CacheBehind(position, [_slid_out(layer, position) for layer in layers])
+
+
+class _CacheBehind(Cache):
+    """One that knows how long its text is although no layer may have counted."""
+
+    def __init__(self, count: int, layers: list[Any]) -> None:
+        super().__init__(layers=layers)
+        self._count = count
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._count
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        layer: Any = self.layers[layer_idx]
+        return layer.get_mask_sizes(query_length) if isinstance(layer, DynamicLayer) else (query_length, self._count)
+
+
+def _slid_out(layer: Any, count: int) -> Any:
+    """The layer of a cache, if it has keys and values, as one of full attention that has seen `count` tokens more than it keeps."""
+    if not isinstance(layer, DynamicLayer):
+        return layer
+    states = getattr(layer, "number_of_states", 0)
+    return _StatesAndSlidOut(count, states) if states else _SlidOut(count)
 
 
 class _SlidOut(DynamicLayer):
@@ -122,6 +154,14 @@ class _SlidOut(DynamicLayer):
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         seen, _ = super().get_mask_sizes(query_length)
         return seen - self._count, self._count
+
+
+class _StatesAndSlidOut(LinearAttentionAndFullAttentionLayer, _SlidOut):
+    """One that keeps states too."""
+
+    def __init__(self, count: int, number_of_states: int) -> None:
+        LinearAttentionAndFullAttentionLayer.__init__(self, number_of_states)
+        self._count = count
 
 
 def _lengths(config: PretrainedConfig, context: int) -> Iterator[tuple[str, int]]:

@@ -72,12 +72,16 @@ class Layer:
     @property
     def pattern(self) -> Pattern:
         """What its mask is made from."""
-        return Pattern(self.span, self.num_heads // self.kv_heads)
+        return Pattern(self.span, self.num_heads // max(1, self.kv_heads))
 
     @property
     def plain(self) -> bool:
         """Whether it attends by a softmax of its scores and nothing else."""
         return self.softcap is None and not self.sinks
+
+
+NO_ATTENTION: Final = Layer(0, 0, 0, 0)
+"""A layer without: it keeps states in the place of keys and values, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,9 @@ class Geometry:
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:
         """Every pattern that there is, once."""
-        return tuple(dict.fromkeys(layer.pattern for layer in self.layers))
+        return tuple(dict.fromkeys(layer.pattern for layer in self.layers if layer != NO_ATTENTION))
 
     @cached_property
     def pattern_of(self) -> tuple[int, ...]:
-        """By layer, the index of its pattern in `patterns`."""
-        return tuple(self.patterns.index(layer.pattern) for layer in self.layers)
+        """By layer, the index of its pattern in `patterns`; -1 for one without attention."""
+        return tuple(-1 if layer == NO_ATTENTION else self.patterns.index(layer.pattern) for layer in self.layers)

@@ -64,8 +64,9 @@ class Engine:
         """With an `inbox` that turns the clock where it would wait, all of this runs in the clock's time."""
         self._outbox = outbox
         self.rank = Rank(runner.lockstep, clock)
-        recipe, grouped = runner.extractor.recipe, not self.rank.alone
-        self._core = core_of(runner.target.info, runner.target.pool, recipe, settings, clock, grouped=grouped)
+        target, recipe, grouped = runner.target, runner.extractor.recipe, not self.rank.alone
+        recurrent = target.states is not None
+        self._core = core_of(target.info, target.pool, recipe, settings, clock, grouped=grouped, recurrent=recurrent)
         for profiled in runner.profile:
             self._core.cost.observe(*profiled)
         self._inbox = Inbox() if inbox is None else inbox
@@ -186,12 +187,15 @@ def core_of(
     planner: Planner | None = None,
     *,
     grouped: bool = False,
+    recurrent: bool = False,
 ) -> EngineCore:
     """Put together all of an engine but its threads and its model (`info`, `pool`, `recipe`); without `planner` that of the settings.
 
-    `grouped`: it is of a rank of a group.
+    `grouped`: it is of a rank of a group. `recurrent`: the model has states, of which nothing is kept but those at the end of a text: no
+    session begins where another has been.
     """
-    kv = KVCacheManager(pool, prefix_cache=settings.prefix_cache, feature_bytes=settings.prefix_features_bytes)
+    sharing = settings.prefix_cache and not recurrent
+    kv = KVCacheManager(pool, prefix_cache=sharing, feature_bytes=settings.prefix_features_bytes, recurrent=recurrent)
     scheduler = Scheduler(info, kv, max_sessions=settings.max_sessions)
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)

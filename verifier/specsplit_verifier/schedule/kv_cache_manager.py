@@ -42,11 +42,17 @@ class Prefix:
 class KVCacheManager:
     """Gives pages to sessions, and takes them back."""
 
-    def __init__(self, pool: PagePool, *, prefix_cache: bool = True, feature_bytes: int = 0) -> None:
-        """Without `prefix_cache` no session finds what another has computed. `feature_bytes`: for features of shared pages, at most."""
+    def __init__(
+        self, pool: PagePool, *, prefix_cache: bool = True, feature_bytes: int = 0, recurrent: bool = False
+    ) -> None:
+        """Without `prefix_cache` no session finds what another has computed. `feature_bytes`: for features of shared pages, at most.
+
+        `recurrent`: the model has states, so that a text is computed again from its beginning on, whatever is wanted of it.
+        """
         self.pool: Final = pool
         self.counters: Final = KVCounters()
         self._sharing: Final = prefix_cache
+        self._recurrent: Final = recurrent
         self._cache: Final = PrefixCache(pool, feature_bytes=feature_bytes)
         self._prefixes: dict[int, Prefix] = {}
         """Prefixes by session id."""
@@ -143,13 +149,13 @@ class KVCacheManager:
     def scratch(self, chunks: Iterable[tuple[Session, range]]) -> list[tuple[Session, range, RowPages]]:
         """Where positions of sessions are recomputed in this step: pages from position 0 to the chunk's end, its own from scratch.
 
-        A page is one or the other, so a chunk begins where its first page does. It is shorter, or not there, where pages are short.
-        `end_step` takes the scratch pages back.
+        A page is one or the other, so a chunk begins where its first page does, and where its text does for a recurrent model. It is
+        shorter, or not there, where pages are short. `end_step` takes the scratch pages back.
         """
         placed: list[tuple[Session, range, RowPages]] = []
         size, taken = self.pool.page_size, 0
         for session, positions in chunks:
-            start = positions.start // size * size
+            start = 0 if self._recurrent else positions.start // size * size
             self._reserve_most(self._scratch, taken * size + positions.stop - start)
             stop = min(positions.stop, start + len(self._scratch) - taken * size)
             if stop > positions.start:

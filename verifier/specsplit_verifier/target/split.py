@@ -53,6 +53,10 @@ def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
         kv_cache_dtype=settings.kv_cache_dtype,
         max_context=settings.max_context,
     )
+    if part.states is not None:
+        raise LoadError(
+            f"model folder {settings.model} cannot be split: it has recurrent layers, which are served by one process; set tp_size = 1"
+        )
     layers = captured_layers(settings.cuda_graph_layers, part)
     with group.together():
         part.capture_graphs(Buckets.of(settings), layers)

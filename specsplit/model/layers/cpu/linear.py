@@ -34,6 +34,7 @@ class PackedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """weight [out, in], bias [out]. Raises RuntimeError if the processor has no kernels for the type."""
         super().__init__()
+        self.weight = torch.empty(weight.shape, dtype=weight.dtype, device="meta")  # some models ask for its type
         self.bias = bias
         # Looked up here: a torch that was built without oneDNN has none of these.
         self._product: Final = torch.ops.mkldnn._linear_pointwise.default

@@ -18,6 +18,7 @@ class RmsNorm(nn.Module):
     def __init__(self, weight: Tensor, eps: float) -> None:
         super().__init__()
         count = len(weight)
+        self.weight = weight  # some models ask for its type
         self._scaled = weight * sqrt(count)
         self._least = torch.tensor(sqrt(count * eps), dtype=weight.dtype)
 

@@ -19,6 +19,7 @@ from specsplit.model.layers.cpu.attention import RotaryAttention
 from specsplit.model.layers.cpu.linear import PackedLinear
 from specsplit.model.layers.cpu.mlp import GatedMlp
 from specsplit.model.layers.cpu.norm import RmsNorm
+from specsplit.model.layers.recurrent import RecurrentModule
 from specsplit.model.layers.sharded import ShardedMlp
 
 _log = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ def replace_layers(root: nn.Module, rotary: nn.Module | None = None, *, linear: 
     rotary = getattr(root, "rotary_emb", rotary)
     count = 0
     for name, child in list(root.named_children()):
-        if isinstance(child, ShardedMlp):  # ranks run what is in there by themselves
+        # Ranks run what is in a sharded MLP by themselves, and recurrent modules use more of their parts than that they can be called.
+        if isinstance(child, ShardedMlp) or isinstance(child.forward, RecurrentModule):
             continue
         replacement = _replacement(child, rotary) or (_agreeing(child, PackedLinear.like, _called) if linear else None)
         if replacement is None:

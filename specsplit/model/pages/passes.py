@@ -1,0 +1,102 @@
+"""How recurrent layers run one forward: a state follows a text token by token, so chunks go one by one, and trees level by level.
+
+    T   tokens of the forward        n, q   rows of a pass, and tokens of each of them
+
+The worked example of `specsplit.model.pages.batch` takes four passes of q = 1, with the states behind `the` before the first of them:
+
+    cat     sat, is     on, the     and each goes on from the states that its parent made
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specsplit.model.pages.batch import Row
+
+Place = tuple[int, int]
+"""Number of a pass, and of a row in it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """Rows of equally many tokens that go through a recurrent layer side by side: a chunk, or the nodes of one depth of all trees."""
+
+    tokens: Tensor
+    """[n * q] indices into T, row by row."""
+    sources: Tensor
+    """[n] which states the rows go on from: of the kept ones, or of those that the pass before made."""
+    kept: bool
+    """Whether these are kept ones."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passes:
+    """All passes of a forward, in order."""
+
+    passes: Sequence[Pass]
+    restore: Tensor
+    """[T] indices into what the passes give, end to end."""
+    places: dict[Place, Place]
+    """Where the states behind a token are made, by number of its row and index in it: of every node, and of the last token of a chunk."""
+
+
+def passes_of(rows: Sequence[Row], sources: Sequence[int], put: Callable[[NDArray[np.int64]], Tensor]) -> Passes:
+    """Lay rows out; `sources`: by row, which of the kept states it goes on from. `put` takes indices to the device.
+
+    Raises ValueError for a row that sees tokens of a tree that are not its own: those of a drafter, whose states nobody keeps.
+    """
+    starts = list(accumulate((row.num_tokens for row in rows), initial=0))
+    planned: list[tuple[list[int], list[int], bool]] = []
+    places: dict[Place, Place] = {}
+    for number, row in enumerate(rows):
+        if is_chunk(row):
+            places[number, row.num_tokens - 1] = len(planned), 0
+            planned.append((list(range(starts[number], starts[number + 1])), [sources[number]], True))
+    parents = {number: _parents(row) for number, row in enumerate(rows) if not is_chunk(row)}
+    level = [(number, 0) for number in parents]
+    kept = True
+    while level:
+        above = [sources[number] if kept else places[number, parents[number][node]][1] for number, node in level]
+        places |= {place: (len(planned), index) for index, place in enumerate(level)}
+        planned.append(([starts[number] + node for number, node in level], above, kept))
+        level, kept = [(number, child) for number, node in level for child in _children(parents[number], node)], False
+    order = np.concatenate([np.array(tokens) for tokens, _, _ in planned])
+    passes = [Pass(put(np.array(tokens)), put(np.array(above)), kept) for tokens, above, kept in planned]
+    return Passes(passes, put(np.argsort(order)), places)
+
+
+def begin(row: Row) -> int:
+    """Tokens of its text before a row."""
+    return row.pages.length - row.num_tokens
+
+
+def is_chunk(row: Row) -> bool:
+    """Whether a row is a stretch of text of which nothing is wanted but its end: the states within it are not kept.
+
+    A row of one token is none: it can be run beside others.
+    """
+    last = row.num_tokens - 1
+    return (
+        last > 0
+        and all(index == last for index in row.logits_at)
+        and bool(row.tail_mask[:, -1 - last :].sum() == (last + 1) * (last + 2) // 2)
+    )
+
+
+def _parents(row: Row) -> list[int]:
+    """Of every new token of a tree the index of the one before it on its path; -1: that is none of them."""
+    count, tail = row.tail_mask.shape
+    if tail != count:
+        raise ValueError(f"a row of {count} tokens sees {tail - count} others of a tree: no states of those are kept")
+    before = row.tail_mask & ~np.eye(count, dtype=np.bool_)
+    return [int(np.flatnonzero(seen)[-1]) if seen.any() else -1 for seen in before]
+
+
+def _children(parents: Sequence[int], node: int) -> list[int]:
+    return [child for child, parent in enumerate(parents) if parent == node]

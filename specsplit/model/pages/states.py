@@ -1,0 +1,121 @@
+"""The states of recurrent layers: what such a layer keeps of a text is of one size, however long the text is.
+
+A session's states are those behind its committed tokens. A forward makes new ones, behind every node of a tree and behind the last token
+of every chunk. None of them is the session's before `commit` says which, so a forward that failed can be run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specsplit.model.pages.batch import Row
+from specsplit.model.pages.passes import Passes, begin, passes_of
+from specsplit.model.tensors.transfer import on_device
+
+_EMPTY: Final = 0
+"""Which of the kept states are those of an empty text: zeros."""
+_FEWEST: Final = 8
+
+States = list[Tensor]
+"""All states that one module keeps of n texts: [n, ...] each."""
+
+
+class RecurrentStates:
+    """The states of all recurrent modules of a model, for the sessions of one pool of pages: each has those of its page table."""
+
+    def __init__(self, modules: Sequence[States]) -> None:
+        """`modules`: of every module its states of one text, [1, ...] each, for their shapes and types."""
+        self._kept = [[state.new_zeros(_FEWEST, *state.shape[1:]) for state in states] for states in modules]
+        self._lengths = np.zeros(_FEWEST, dtype=np.int64)
+        """Tokens that the kept states are behind."""
+        self._rows: Sequence[Row] = ()
+        self._made: list[list[States]] = []
+        """What the last forward has made, by module and pass."""
+        self._planned: Passes | None = None
+        self.passes: Passes | None = None
+        """How the forward is to be run that is under way; None: none is."""
+
+    @property
+    def session_bytes(self) -> int:
+        """Bytes that are kept of one session."""
+        return sum(state[0].nbytes for states in self._kept for state in states)
+
+    @contextmanager
+    def forward(self, rows: Sequence[Row]) -> Iterator[None]:
+        """While inside, one forward of these rows is run.
+
+        Raises ValueError for a row that begins neither where its text does, nor where its session's states are.
+        """
+        self._rows = rows
+        self._made = [[] for _ in self._kept]
+        self._planned = self.passes = passes_of(rows, [self._source(row) for row in rows], self._put)
+        try:
+            yield
+        finally:
+            self.passes = None
+
+    def before(self, module: int) -> States:
+        """Copies of a module's states that the rows of its next pass go on from."""
+        assert self.passes is not None, "a forward is under way"
+        made = self._made[module]
+        step = self.passes.passes[len(made)]
+        return [state.index_select(0, step.sources) for state in (self._kept[module] if step.kept else made[-1])]
+
+    def after(self, module: int, states: States) -> None:
+        """Take the states that a module has made in its next pass."""
+        self._made[module].append(states)
+
+    def commit(self, tokens: Sequence[tuple[Row, int]]) -> None:
+        """Let sessions have the states behind these tokens of the last forward, from now on: (row, index of a token in it)."""
+        if not tokens:
+            return
+        assert self._planned is not None, "there was a forward"
+        numbers = {id(row): number for number, row in enumerate(self._rows)}
+        places = np.array([self._planned.places[numbers[id(row)], token] for row, token in tokens])
+        tables = np.array([_of_table(row) for row, _ in tokens])
+        self._make_room(int(tables.max()))
+        for number in np.unique(places[:, 0]):
+            of_pass = places[:, 0] == number
+            table, source = self._put(tables[of_pass]), self._put(places[of_pass, 1])
+            for states, made in zip(self._kept, self._made, strict=True):
+                for state, new in zip(states, made[number], strict=True):
+                    state.index_copy_(0, table, new.index_select(0, source))
+        depths = [int(row.positions[token] - row.positions[0]) for row, token in tokens]
+        self._lengths[tables] = [begin(row) + depth + 1 for (row, _), depth in zip(tokens, depths, strict=True)]
+
+    def _source(self, row: Row) -> int:
+        """Which of the kept states a row goes on from."""
+        start, table = begin(row), _of_table(row)
+        if not start:
+            return _EMPTY
+        behind = int(self._lengths[table]) if table < len(self._lengths) else 0
+        if behind != start:
+            raise ValueError(
+                f"a row begins behind {start} tokens, and the states of its text are those behind {behind}"
+            )
+        return table
+
+    def _make_room(self, table: int) -> None:
+        size = len(self._lengths)
+        more = max(size, table + 1 - size)
+        if table >= size:
+            self._kept = [
+                [torch.cat((state, state.new_zeros(more, *state.shape[1:]))) for state in states]
+                for states in self._kept
+            ]
+            self._lengths = np.pad(self._lengths, (0, more))
+
+    def _put(self, indices: NDArray[np.int64]) -> Tensor:
+        return on_device(indices, self._kept[0][0].device)
+
+
+def _of_table(row: Row) -> int:
+    """Where the states of a row's session are kept: behind those of the empty text."""
+    return 1 + row.pages.table

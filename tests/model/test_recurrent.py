@@ -1,0 +1,130 @@
+"""Recurrent layers: how a forward goes through them in passes, and whose the states are that it makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.errors import LoadError
+from specsplit.model import CausalLM, PageTable, Row, RowPages
+from specsplit.model.pages.passes import passes_of
+from tests.model.conftest import RECURRENT, Saved
+from tests.support.rounding import assert_same_sums
+
+KIND = "delta rules"
+TEXT = [(7 * index * index + 3) % 90 for index in range(40)]
+
+
+def alone(length: int) -> RowPages:
+    """As many tokens of table 0."""
+    return RowPages(0, length)
+
+
+def test_the_worked_example_takes_a_pass_for_every_depth() -> None:
+    row = Row.tree([1, 2, 3, 4, 5], [-1, 0, 1, 0, 2], alone(6))
+    passes = passes_of([row], [3], torch.from_numpy)
+    assert [step.tokens.tolist() for step in passes.passes] == [[0], [1, 3], [2], [4]]
+    assert [step.sources.tolist() for step in passes.passes] == [[3], [0, 0], [0], [0]]
+    assert [step.kept for step in passes.passes] == [True, False, False, False]
+    assert passes.places[0, 2] == (2, 0) and passes.places[0, 3] == (1, 1)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[Row]:
+    found: list[Row] = []
+    for _ in range(draw(st.integers(1, 5))):
+        count = draw(st.integers(1, 8))
+        pages = alone(count + draw(st.integers(0, 5)))
+        if draw(st.booleans()):
+            found.append(Row.chunk(list(range(count)), pages, logits_at=draw(st.sampled_from([(), (count - 1,)]))))
+        else:
+            parents = [-1, *(draw(st.integers(0, node - 1)) for node in range(1, count))]
+            found.append(Row.tree(list(range(count)), parents, pages))
+    return found
+
+
+@given(rows())
+def test_every_token_is_run_once_behind_the_path_that_it_sees(found: list[Row]) -> None:
+    """A state here is the list of the tokens that went into it, with the row's own number first."""
+    passes = passes_of(found, list(range(len(found))), torch.from_numpy)
+    owners = [(number, node) for number, row in enumerate(found) for node in range(row.num_tokens)]
+    states: list[list[list[int]]] = []
+    run: list[int] = []
+    for step in passes.passes:
+        texts = step.tokens.view(len(step.sources), -1).tolist()
+        before = [[source] if step.kept else states[-1][source] for source in step.sources.tolist()]
+        states.append(
+            [[*text, *(owners[token][1] for token in more)] for text, more in zip(before, texts, strict=True)]
+        )
+        run += step.tokens.tolist()
+    assert sorted(run) == list(range(len(owners)))
+    assert [run[index] for index in passes.restore.tolist()] == list(range(len(owners)))
+    for (number, node), (step, index) in passes.places.items():
+        seen = np.flatnonzero(found[number].tail_mask[node]).tolist()
+        assert states[step][index] == [number, *seen]
+    ends = {(number, row.num_tokens - 1) for number, row in enumerate(found)}
+    assert ends <= passes.places.keys(), "the end of every row can be committed"
+
+
+def test_a_row_that_sees_nodes_of_an_earlier_forward_is_refused() -> None:
+    row = Row([5], np.array([3]), alone(4), np.array([[True, False, True]]), [0])
+    with pytest.raises(ValueError, match="a row of 1 tokens sees 2 others of a tree"):
+        passes_of([row], [0], torch.from_numpy)
+
+
+@pytest.fixture(scope="module")
+def lm(saved: Saved) -> CausalLM:
+    return CausalLM.load(saved(RECURRENT[KIND]()), num_pages=200, page_size=4)
+
+
+def test_what_is_not_committed_is_forgotten_and_what_is_goes_on(lm: CausalLM) -> None:
+    table = PageTable(lm.pool)
+    table.reserve(len(TEXT))
+    whole = lm.forward([Row.chunk(TEXT, table.upto(40), logits_at=[39])])
+    first, rest = Row.chunk(TEXT[:25], table.upto(25)), Row.chunk(TEXT[25:], table.upto(40), logits_at=[14])
+    lm.forward([first])
+    with pytest.raises(ValueError, match=r"begins behind 25 tokens, and the states of its text are those behind \d+"):
+        lm.forward([rest])
+    lm.forward([first])
+    lm.keep_states([(first, 24)])
+    for _ in range(2):  # as a step that failed, and is run again
+        assert_same_sums(lm.forward([rest]), whole)
+    table.release()
+
+
+def test_sessions_keep_their_own_states_however_many_there_are(lm: CausalLM) -> None:
+    tables = [PageTable(lm.pool) for _ in range(20)]
+    texts = [TEXT[number : number + 16] for number in range(20)]
+    for table in tables:
+        table.reserve(16)
+    expected = lm.forward([Row.chunk(text, table.upto(16), [15]) for text, table in zip(texts, tables, strict=True)])
+    beginnings = [Row.chunk(text[:9], table.upto(9)) for text, table in zip(texts, tables, strict=True)]
+    lm.forward(beginnings)
+    lm.keep_states([(row, 8) for row in beginnings])
+    ends = [Row.chunk(text[9:], table.upto(16), [6]) for text, table in zip(texts, tables, strict=True)]
+    assert_same_sums(lm.forward(ends), expected)
+    for table in tables:
+        table.release()
+
+
+def test_states_are_told_in_bytes(lm: CausalLM) -> None:
+    assert lm.states is not None
+    convolution, memory = (
+        3 * (2 * 2 * 8 + 4 * 8),
+        4 * 8 * 8,
+    )  # kernel 4 keeps what it has read of 64 channels; 4 heads of 8 x 8
+    assert lm.states.session_bytes in (2 * 4 * (convolution + memory), 2 * 4 * (convolution * 4 // 3 + memory))
+
+
+def test_a_model_that_names_no_context_is_served_in_one_that_is_set(saved: Saved) -> None:
+    config = RECURRENT["state spaces alone"]()
+    delattr(config, "max_position_embeddings")
+    folder: Path = saved(config)
+    with pytest.raises(LoadError, match=r"mamba2 does not say how long a context it takes .* set max_context"):
+        CausalLM.load(folder, num_pages=200, page_size=4)
+    assert CausalLM.load(folder, num_pages=200, page_size=4, max_context=300).info.max_context == 300

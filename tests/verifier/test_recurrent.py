@@ -1,0 +1,92 @@
+"""A target whose layers keep states, behind a verifier: text and features are its own, whatever happens to a session."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from specsplit.features import LAST, FeatureNeed
+from specsplit.membership import Roster
+from specsplit.sessions import DecodeRequest
+from specsplit.values import Endpoint, PlanChanges, Stopping
+from tests.model.conftest import RECURRENT
+from tests.verifier.conftest import decode, recorded, verifier_over
+from tests.verifier.reader import features_of, reading
+
+NEED = FeatureNeed(layers=(2, 1, LAST), hidden_size=32)
+SERIAL = PlanChanges(num_steps=6, topk=4, num_draft_tokens=12, draft_ahead=False, wait_budget_us=20_000_000)
+PROMPTS = [[(7 * i * i + k) % 16 for i in range(40 + 3 * k)] for k in range(4)]
+TOKENS = 60
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(3)
+    config = RECURRENT["delta rules"]()
+    config.vocab_size, config.eos_token_id, config.bos_token_id = 16, None, None
+    folder = tmp_path_factory.mktemp("recurrent")
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def request(prompt: list[int], drafter: Endpoint | None = None) -> DecodeRequest:
+    return DecodeRequest("r", prompt, stopping=Stopping(TOKENS), plan=SERIAL, drafter=drafter)
+
+
+@pytest.fixture(scope="module")
+def truth(target: Path) -> list[list[int]]:
+    """Prompts with the text that transformers writes behind them."""
+    model: Any = AutoModelForCausalLM.from_pretrained(target, dtype="float32").eval()
+    texts: list[list[int]] = []
+    for ids in (torch.tensor([prompt]) for prompt in PROMPTS):
+        told = {"attention_mask": torch.ones_like(ids), "eos_token_id": None}
+        with torch.inference_mode():
+            texts.append(model.generate(ids, do_sample=False, max_new_tokens=TOKENS, **told)[0].tolist())
+    return texts
+
+
+async def test_drafts_of_the_text_are_accepted_and_features_are_those_of_transformers(
+    target: Path, truth: list[list[int]]
+) -> None:
+    async with reading(NEED, truth) as (reader, endpoint), verifier_over(target, step_token_budget=16) as verifier:
+        results = await asyncio.gather(*(decode(verifier, request(prompt, endpoint)) for prompt in PROMPTS))
+        await reader.all_closed()
+    for number, (text, prompt, (tokens, end)) in enumerate(zip(truth, PROMPTS, results, strict=True), start=1):
+        assert list(tokens) == text[len(prompt) :]
+        assert end.speculation.accepted > 30
+        reader.check(number, text, features_of(target, text, NEED))
+
+
+async def test_a_late_joiner_gets_features_by_a_recompute_from_the_beginning(
+    target: Path, truth: list[list[int]]
+) -> None:
+    limits = {"step_token_budget": 16, "feature_retention": 32, "num_draft_tokens": 12}
+    async with (
+        reading(NEED, truth, leaves_after=2) as (_, leaver),
+        reading(NEED, truth) as (second, stayer),
+        verifier_over(target, **limits) as verifier,
+    ):
+        records = recorded(verifier)
+        verifier.engine.post(Roster((leaver, stayer)))
+        tokens, end = await decode(verifier, request(PROMPTS[0], leaver))
+    assert list(tokens) == truth[0][40:]
+    assert sum(record.recomputed_tokens for record in records) >= 40 - 32
+    second.check(1, truth[0], features_of(target, truth[0], NEED))
+    assert not second.sessions[1].blocked and end.speculation.accepted > 10
+
+
+async def test_a_session_that_is_preempted_or_begins_as_another_did_is_read_from_the_beginning(
+    target: Path, truth: list[list[int]]
+) -> None:
+    async with verifier_over(target, kv_tokens=320) as verifier:
+        records = recorded(verifier)
+        results = await asyncio.gather(*(decode(verifier, request(prompt)) for prompt in (*PROMPTS, PROMPTS[0])))
+    for (tokens, _), text, prompt in zip(results, (*truth, truth[0]), (*PROMPTS, PROMPTS[0]), strict=True):
+        assert list(tokens) == text[len(prompt) :]
+    assert sum(record.kv.preemptions for record in records) > 0
+    assert not any(record.kv.cached_tokens for record in records), "nobody keeps the states in the middle of a text"
