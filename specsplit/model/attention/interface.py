@@ -1,22 +1,21 @@
 """How a transformers model reaches our KV: one function in its AttentionInterface, one keyword through its forward.
 
 A model loaded with `attn_implementation=NAME` calls `_attention` in every layer and hands it every keyword that its own forward
-was called with (some architectures hand on none: they are refused). Ours is `forward_batch`: it knows what this forward's queries attend
-to. With a name that transformers has no
-mask function for, no mask is built.
+was called with. Ours is `forward_batch`: it knows what this forward's queries attend to. With a name that transformers has no mask function
+for, no mask is built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from specsplit.errors import LoadError
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import KVCache
 from specsplit.model.pages.tables import PageTables
@@ -79,6 +78,21 @@ class BackendFactory(Protocol):
         ...
 
 
+_under_way: ContextVar[ForwardBatch] = ContextVar("forward_batch")
+
+
+def run_model(model: PreTrainedModel, forward_batch: ForwardBatch, **call: Any) -> Any:
+    """Run a model whose attention layers attend as `forward_batch` does.
+
+    It goes along as a keyword. The attention of architectures that hand on none finds it in the context.
+    """
+    token = _under_way.set(forward_batch)
+    try:
+        return model(**call, forward_batch=forward_batch)
+    finally:
+        _under_way.reset(token)
+
+
 class _AttentionLayer(Protocol):
     layer_idx: int
 
@@ -96,10 +110,7 @@ def _attention(
     **extras: Any,
 ) -> tuple[Tensor, None]:
     if forward_batch is None:
-        raise LoadError(
-            f"{type(module).__name__} is not told what its model was called with, so its attention cannot be paged: transformers' own "
-            "code of it hands on no keywords"
-        )
+        forward_batch = _under_way.get()
     return forward_batch.attend(module.layer_idx, query, key, value, scaling, extras), None
 
 

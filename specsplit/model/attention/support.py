@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specsplit.errors import LoadError, SpecsplitError
-from specsplit.model.attention.interface import NAME, TOLD, ForwardBatch, ToldMask
+from specsplit.model.attention.interface import NAME, TOLD, ForwardBatch, ToldMask, run_model
 from specsplit.model.attention.softmax import SINKS
 from specsplit.model.pages.geometry import NO_ATTENTION, Geometry, Layer, Span
 
@@ -98,7 +98,7 @@ def measure(model: PreTrainedModel, max_context: int, states: Collection[int] = 
     model.set_attn_implementation(TOLD)
     try:
         return observe(
-            lambda recorder: model(input_ids=token, position_ids=token, use_cache=False, forward_batch=recorder),
+            lambda recorder: run_model(model, recorder, input_ids=token, position_ids=token, use_cache=False),
             model.config.num_hidden_layers,
             max_context,
             {*states, *_blank(model.config)},

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
 from specsplit.errors import LoadError
-from specsplit.model.attention.interface import TrialForward
+from specsplit.model.attention.interface import TrialForward, run_model
 from specsplit.model.attention.support import refusing
 from specsplit.model.pages.passes import Pass
 from specsplit.model.pages.states import RecurrentStates, States
@@ -115,7 +115,7 @@ def recurrent_modules(model: PreTrainedModel) -> tuple[list[RecurrentModule], Re
         refusing("it fails on a single token, with a cache for the states of its layers"),
         cache.watching(model),
     ):
-        model(input_ids=token, use_cache=True, forward_batch=TrialForward(), **call)
+        run_model(model, TrialForward(), input_ids=token, use_cache=True, **call)
     modules: list[RecurrentModule] = []
     made: list[States] = []
     for module, keys in cache.keys.items():

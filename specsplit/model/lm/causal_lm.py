@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from specsplit.errors import LoadError
 from specsplit.model.attention.backends import check_backend
-from specsplit.model.attention.interface import ForwardBatch, TrialForward
+from specsplit.model.attention.interface import ForwardBatch, TrialForward, run_model
 from specsplit.model.attention.support import check_config, measure, refusing
 from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, SharedGraphs, StaticAttention
 from specsplit.model.layers.capture import Capture, Hidden, decoder_layers
@@ -217,11 +217,12 @@ class CausalLM(ModelRunner):
     @torch.inference_mode()
     def forward_on_device(self, batch: DeviceBatch) -> Tensor:
         """Run a batch that only the device knows, and store its KV, without waiting for it -> logits [B * Q, V] in the model's dtype."""
-        output = self.model(
+        output = run_model(
+            self.model,
+            self.plan_on_device(batch),
             input_ids=batch.tokens.unsqueeze(0),
             position_ids=batch.positions.unsqueeze(0),
             use_cache=False,
-            forward_batch=self.plan_on_device(batch),
         )
         return output.logits[0]
 
@@ -229,8 +230,8 @@ class CausalLM(ModelRunner):
     def trial(self) -> None:
         """Run one token through the whole model, which reads and writes no KV. Raises whatever the device or another rank makes of it."""
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
-        logits = self.model(
-            input_ids=token, position_ids=token, use_cache=False, logits_to_keep=1, forward_batch=TrialForward()
+        logits = run_model(
+            self.model, TrialForward(), input_ids=token, position_ids=token, use_cache=False, logits_to_keep=1
         ).logits
         self.blocks.synchronize()
         logits.sum().item()  # waits for the device
@@ -276,11 +277,12 @@ class CausalLM(ModelRunner):
         """Logits [n, V]."""
         rows = batch.rows if isinstance(batch, InputBatch) else ()
         with nullcontext() if self.states is None else self.states.forward(rows):
-            output = self.model(
+            output = run_model(
+                self.model,
+                forward_batch,
                 input_ids=batch.tokens.unsqueeze(0),
                 position_ids=batch.positions.unsqueeze(0),
                 use_cache=False,
                 logits_to_keep=batch.logits_at,
-                forward_batch=forward_batch,
             )
         return output.logits[0]
