@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Final
+import re
+from typing import Any, Final
 
 from transformers import PretrainedConfig
 
@@ -12,8 +13,8 @@ TEXT_NAMES: Final = {
     r"^(?:model\.)?language_model\.(?:model\.)?(?!lm_head\.)": "model.",
 }
 """Patterns of names in a multimodal folder, and what stands there in a folder of the text model alone: transformers' `key_mapping`."""
-_SHARED: Final = ("dtype", "quantization_config")
-"""What a multimodal config says once for all of its parts."""
+_LISTS: Final = ("ignore", "modules_to_not_convert", "llm_int8_skip_modules")
+"""Where a quantization_config names modules."""
 
 
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
@@ -25,11 +26,26 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
     if inner is config or config.is_encoder_decoder:
         return config
     inner = copy.deepcopy(inner)
-    for name in _SHARED:
-        if getattr(inner, name, None) is None and getattr(config, name, None) is not None:
-            setattr(inner, name, getattr(config, name))
+    if inner.dtype is None:
+        inner.dtype = config.dtype
+    quantization: dict[str, Any] | None = getattr(config, "quantization_config", None)
+    if quantization is not None and getattr(inner, "quantization_config", None) is None:
+        inner.quantization_config = _of_text(quantization)
     inner.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (inner, config))
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         if getattr(config, name, None) is not None:
             setattr(inner, name, getattr(config, name))
     return inner
+
+
+def _of_text(quantization: dict[str, Any]) -> dict[str, Any]:
+    """A quantization_config that names modules of the whole, for the text model alone."""
+    named = {key: [_in_text(name) for name in quantization[key]] for key in _LISTS if quantization.get(key)}
+    return {**quantization, **named}
+
+
+def _in_text(module: str) -> str:
+    name = f"{module}."
+    for pattern, replacement in TEXT_NAMES.items():
+        name = re.sub(pattern, replacement, name)
+    return name.removesuffix(".")

@@ -22,6 +22,7 @@ from specsplit.model.layers.inflate import inflate
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.layers.shards import shard_mlps
 from specsplit.model.layers.text_config import TEXT_NAMES, text_config
+from specsplit.model.lm.quantised import check_method, check_quantised
 from specsplit.model.lm.text_part import text_part, whole_of
 from specsplit.model.ranks.split import reader_of_part, unwrap
 from specsplit.model.tensors.dtypes import AUTO, dtype_of
@@ -95,6 +96,7 @@ def _load_weights(
     read: Callable[..., Any], folder: Path, config: PretrainedConfig, dtype: torch.dtype | str, names: Mapping[str, str]
 ) -> PreTrainedModel:
     """The model with the weights in the folder, whose names are others by `names`, as transformers' `key_mapping` has them."""
+    quantised = check_method(config)
     try:
         with _ALONE, indexed(folder) as readable:
             loaded: Any = read(
@@ -116,6 +118,7 @@ def _load_weights(
         raise LoadError(
             f"model folder {folder} lacks {len(missing)} of the weights its config.json asks for, {missing[0]} first"
         )
+    check_quantised(folder, model, dtype, quantised=quantised, unexpected=notes["unexpected_keys"])
     return model
 
 

@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 _TOLERANCE: Final = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 0.15}
 """Largest difference, as a share of the largest logit. A wrong mask or position is off by a multiple of it."""
+_QUANTISED: Final = 3e-2
+"""That of a quantised model at least: its activations may be rounded too, where a last bit chooses between two of 256 numbers."""
 
 
 def probe(lm: CausalLM) -> None:
@@ -54,7 +56,7 @@ def probe(lm: CausalLM) -> None:
 def probe_replaced(lm: CausalLM, before: Tensor) -> None:
     """Raises LoadError unless a model some of whose modules were replaced gives the logits that it gave `before` in `tree_logits`."""
     error = apart(tree_logits(lm), before)
-    if not error <= _TOLERANCE[lm.model.dtype]:
+    if not error <= _tolerance(lm.model):
         name = type(lm.model).__name__
         raise LoadError(
             f"{name} gives other logits with modules for a CPU (off by {error:.1%} of the largest): set cpu_layers = off"
@@ -73,6 +75,11 @@ def apart(logits: Tensor, others: Tensor) -> float:
     """The largest difference as a share of the largest of the others; tokens that a model never says are at -inf in both."""
     difference = (logits - others).masked_fill_(logits == others, 0)
     return (difference.abs().max() / others[others.isfinite()].abs().max()).item()
+
+
+def _tolerance(model: PreTrainedModel) -> float:
+    quantised = getattr(model, "hf_quantizer", None) is not None
+    return max(_TOLERANCE[model.dtype], _QUANTISED if quantised else 0.0)
 
 
 def _short(lm: CausalLM) -> list[Passage]:
@@ -94,7 +101,7 @@ def _compare(model: PreTrainedModel, text: Passage, packed: Tensor) -> None:
             f"{name} computes NaN or infinity with its own attention in {model.dtype}: are its weights broken?"
         )
     error = apart(packed, own)
-    if not error <= _TOLERANCE[model.dtype]:
+    if not error <= _tolerance(model):
         raise LoadError(
             f"{name} gives other logits in a packed token tree than on the tree's paths one by one, {text.where} "
             f"(off by {error:.1%} of the largest)"

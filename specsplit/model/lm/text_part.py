@@ -32,6 +32,7 @@ class TextPart(PreTrainedModel):
         self.model = whole.base_model.get_submodule(_TEXT)
         self.lm_head: Any = whole.get_output_embeddings()
         self.generation_config = whole.generation_config
+        self.hf_quantizer = getattr(whole, "hf_quantizer", None)
 
     def forward(
         self,
