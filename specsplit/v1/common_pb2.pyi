@@ -329,7 +329,7 @@ class WaveReport(_message.Message):
     def __init__(self, number: _Optional[int] = ..., parked: bool = ..., wanted: bool = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("sessions", "waiting", "free_pages", "total_pages", "steps", "step_ms", "page_size")
+    __slots__ = ("sessions", "waiting", "free_pages", "total_pages", "steps", "step_ms", "page_size", "kv_window")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     FREE_PAGES_FIELD_NUMBER: _ClassVar[int]
@@ -337,6 +337,7 @@ class Load(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    KV_WINDOW_FIELD_NUMBER: _ClassVar[int]
     sessions: int
     waiting: int
     free_pages: int
@@ -344,4 +345,5 @@ class Load(_message.Message):
     steps: int
     step_ms: float
     page_size: int
-    def __init__(self, sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., steps: _Optional[int] = ..., step_ms: _Optional[float] = ..., page_size: _Optional[int] = ...) -> None: ...
+    kv_window: int
+    def __init__(self, sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., steps: _Optional[int] = ..., step_ms: _Optional[float] = ..., page_size: _Optional[int] = ..., kv_window: _Optional[int] = ...) -> None: ...

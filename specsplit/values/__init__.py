@@ -8,7 +8,7 @@ from __future__ import annotations
 from specsplit.values.adaptive import Adaptive, Estimate
 from specsplit.values.control import AS_SET, Control
 from specsplit.values.logprobs import MAX_LOGPROBS, TokenLogprob, check_logprobs
-from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary
+from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary, pages_held
 from specsplit.values.no_drafts import NoDrafts, NoDraftsCause
 from specsplit.values.plan import Plan, PlanChanges
 from specsplit.values.reports import DrafterReport, SpeculationReport
@@ -51,4 +51,5 @@ __all__ = [
     "Usage",
     "Vocabulary",
     "check_logprobs",
+    "pages_held",
 ]

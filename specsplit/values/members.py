@@ -95,6 +95,17 @@ class ModelInfo:
     """Whether conversations may be sent, which a coordinator knows. None: a verifier tells, or a coordinator of an older build."""
 
 
+def pages_held(num_tokens: int, in_step: int, page_size: int, window: int = 0) -> int:
+    """KV pages that a session holds at most while its text grows to so many tokens, the drafted ones of its last step included.
+
+    `in_step`: tokens that it grows by in one step at most. `window`: tokens that a token sees at most; 0: all before it.
+    """
+    whole = -(-num_tokens // page_size)
+    if not window:
+        return whole
+    return min(whole, 1 - (-(window + max(in_step, page_size)) // page_size))  # neither end need be that of a page
+
+
 @dataclass(frozen=True)
 class Load:
     """How busy a member is."""
@@ -111,3 +122,5 @@ class Load:
     """Exponentially weighted mean duration of one."""
     page_size: int = 0
     """Tokens of one KV page; 0: it keeps no KV."""
+    kv_window: int = 0
+    """Tokens of a text, counted from its end, whose KV a session holds; 0: all."""

@@ -171,10 +171,19 @@ def holding(name: str, *, free: int, waiting: int = 0, running: int = 0, total: 
 def test_one_without_pages_is_not_chosen_over_one_that_has_them() -> None:
     full, roomy = holding("full", free=0, waiting=1), holding("roomy", free=900, running=3)
     wanted = PlacementRequest(range(100), 50)
-    assert wanted.pages(16) == 10
+    assert wanted.pages(roomy.load) == 10
     assert choose_verifier([full, roomy], wanted) is roomy
     assert better_verifier([full, roomy], full, wanted) is roomy
     assert better_verifier([full, roomy], roomy, wanted) is None
+
+
+def test_a_text_longer_than_the_pool_fits_where_a_session_holds_a_window_of_it() -> None:
+    whole, windowed = holding("whole", free=40, total=40), holding("windowed", free=9, total=10, running=3)
+    windowed.report = Heartbeat(replace(windowed.load, kv_window=64))
+    wanted = PlacementRequest(range(1000), 500, num_draft_tokens=40)
+    assert (wanted.pages(whole.load), wanted.max_pages(whole.load, 8)) == (79, 97)
+    assert (wanted.pages(windowed.load), wanted.max_pages(windowed.load, 8)) == (8, 8)
+    assert choose_verifier([whole, windowed], wanted) is windowed
 
 
 def test_what_was_placed_since_the_last_heartbeat_counts_against_free_pages() -> None:

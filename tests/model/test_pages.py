@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.model import OutOfPages, PagePool, PageTable
+from specsplit.model.pages.geometry import Span
+from specsplit.values import pages_held
 
 
 def test_a_fresh_pool_hands_out_ascending_adjacent_pages() -> None:
@@ -32,6 +34,43 @@ def test_a_page_that_is_not_out_cannot_come_back(pages: list[int]) -> None:
     with pytest.raises(ValueError, match="released twice or never allocated"):
         pool.release(np.array(pages))
     assert pool.free_pages == 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 12)), max_size=60),
+    st.sampled_from([1, 4]),
+    st.lists(
+        st.builds(Span, window=st.integers(1, 9)) | st.builds(Span, chunk=st.integers(1, 9)), min_size=1, max_size=2
+    ),
+)
+def test_a_table_that_moves_along_with_its_window_has_a_page_for_all_that_is_seen_and_no_other_has_it(
+    steps: list[tuple[int, int, int]], page_size: int, spans: list[Span]
+) -> None:
+    """Texts grow by some tokens, behind which there is room for drafts, and give back what nobody sees any more."""
+    pool = PagePool(3 * pages_held(1000, 12, page_size, 9), page_size, spans)
+    tables, lengths = [PageTable(pool) for _ in range(3)], [0] * 3
+    written: dict[int, tuple[int, int]] = {}
+    for which, grown, drafts in steps:
+        table, before = tables[which], lengths[which]
+        table.reserve(before + max(grown, drafts))
+        lengths[which] += grown
+        for position in range(before, lengths[which]):
+            written[int(table.slots(position, position + 1)[0])] = which, position
+        table.shrink(lengths[which])
+        table.release_before(pool.first_seen(lengths[which]))
+        for number, (each, length) in enumerate(zip(tables, lengths, strict=True)):
+            for position in range(pool.first_seen(length), length):
+                assert written[int(each.slots(position, position + 1)[0])] == (number, position)
+            if length:
+                listed = pool.tables.listed(each.upto(length))
+                assert listed[: each.first // page_size].tolist() == [pool.spare_page] * (each.first // page_size)
+        held = [
+            page for each in tables for page in each.pages(each.first // page_size, len(each) // page_size).tolist()
+        ]
+        assert len(set(held)) == len(held) == pool.total_pages - pool.free_pages
+    for table in tables:
+        table.release()
+    assert pool.free_pages == pool.total_pages
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=40), st.sampled_from([1, 4, 16]))
@@ -98,6 +137,23 @@ def test_a_shared_page_is_free_when_its_last_holder_has_released_it() -> None:
     assert pool.free_pages == 4
     with pytest.raises(ValueError, match="shared twice or never allocated"):
         pool.share(shared)
+
+
+def test_a_table_may_begin_behind_pages_that_it_does_not_hold() -> None:
+    pool = PagePool(num_pages=4, page_size=4, spans=[Span(window=4)])
+    table = PageTable(pool)
+    table.adopt(pool.allocate(1), behind=2)
+    table.reserve(16)
+    assert (table.first, len(table), pool.free_pages) == (8, 16, 2)
+    assert pool.tables.listed(table.upto(16)).tolist() == [4, 4, 0, 1], "the page behind the last stands for those"
+    with pytest.raises(IndexError, match="slots 7:9 of a table that has 8:16"):
+        table.slots(7, 9)
+    table.release()
+    table.adopt(pool.allocate(0), behind=1)
+    table.reserve(8)
+    assert (table.first, len(table)) == (4, 8)
+    table.shrink(4)
+    assert (len(table), pool.free_pages) == (0, 4)
 
 
 def test_an_empty_pool_is_refused() -> None:

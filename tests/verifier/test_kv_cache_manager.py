@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,12 +15,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from specsplit import prefix
 from specsplit.errors import InvalidRequest
-from specsplit.model.pages.pool import PagePool
+from specsplit.features import FeatureLayout
+from specsplit.model.pages.geometry import ALL, Span
+from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.model.pages.tables import RowPages, Slots
 from specsplit.prefix import BLOCK, extend
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import Endpoint, ModelInfo, Plan, Sampling, Stopping, Vocabulary
+from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
 from specsplit_verifier.schedule.prefix_cache import PrefixCache
 from specsplit_verifier.schedule.scheduler import Scheduler
@@ -38,22 +41,38 @@ def session_of(number: int, tokens: list[int], max_tokens: int, plan: Plan, kv: 
 
 
 def drafted(session: Session) -> Session:
-    """The same with a drafter."""
+    """The same with a drafter that lacks the features of all its tokens."""
     mirror = Mirror(session.id, session.tokens[-1], len(session.tokens) - 1, 8, 16)
-    session.drafter = DraftSession("drafter", mirror, WaitPolicy())
+    feed = Feed(Recipe((1,), "", FeatureLayout(2)), 10_000, FeedLimits(1000, 1000, 1000))
+    feed.attach(0)
+    session.drafter = DraftSession("drafter", mirror, WaitPolicy(), feed)
     return session
+
+
+def held(table: PageTable, size: int) -> list[int]:
+    """The pages that a table has, in order."""
+    return table.pages(table.first // size, len(table) // size).tolist()
 
 
 class Checked(KVCacheManager):
     """Whatever it answers of a session that waits is looked up anew, page by page."""
 
-    def known_anew(self, session: Session) -> list[bytes]:
+    def known_anew(self, session: Session) -> tuple[int, list[bytes]]:
+        """How many pages of a text need not be computed, and those of them that are seen from behind."""
         digests: list[bytes] = []
         extend(digests, session.tokens, self._full(len(session.tokens) - 1), self.pool.page_size)
-        return self._cache.known(digests)
+        for count in range(len(digests), 0, -1):
+            seen = digests[self.pool.first_seen(count * self.pool.page_size) // self.pool.page_size : count]
+            if self._cache.known(seen) == seen:
+                return count, seen
+        return 0, []
+
+    def tables(self, running: Iterable[Session]) -> list[PageTable]:
+        """All that have pages."""
+        return [each.table for each in (*running, *self._replays._by_session.values())]  # pyright: ignore[reportPrivateUsage]
 
     def awaits_anew(self, session: Session, prefilling: Sequence[Session]) -> bool:
-        page, size = len(self.known_anew(session)), self.pool.page_size
+        page, size = self.known_anew(session)[0], self.pool.page_size
         if page == self._full(len(session.tokens) - 1):
             return False
         return any(
@@ -69,12 +88,32 @@ class Checked(KVCacheManager):
         return told
 
     def admit(self, session: Session, running: int) -> bool:
-        known = self.known_anew(session)
-        wanted = self.pool.pages_for(len(session.tokens) + session.plan.num_draft_tokens) + running
+        _, known = self.known_anew(session)
+        wanted = most_pages(self.pool, len(session.tokens), session.plan.num_draft_tokens) + running
         lacking = min(wanted, self.pool.total_pages) - len(known)
         fits = lacking <= self.free_pages - self._cache.idle(known)
         assert super().admit(session, running) == fits
         return fits
+
+
+def most_pages(pool: PagePool, length: int, drafts: int) -> int:
+    """Pages of a text of which every position, and room for drafts behind it, is held together with what it sees."""
+    rooms = range(length + 1)
+    size = pool.page_size
+    if pool.window is None:
+        return pool.pages_for(length + drafts)
+    exact = max(pool.pages_for(position + drafts) - pool.first_seen(position) // size for position in rooms)
+    bound = min(pool.pages_for(length + drafts), pool.pages_for(pool.window + max(drafts, size)) + 1)
+    assert exact <= bound
+    return bound
+
+
+SPANS = st.one_of(
+    st.just((ALL,)),
+    st.builds(lambda window: (Span(window=window),), st.integers(1, 9)),
+    st.builds(lambda chunk: (Span(chunk=chunk),), st.integers(1, 9)),
+    st.just((Span(window=3), Span(chunk=6))),
+)
 
 
 class Pages(RuleBasedStateMachine):
@@ -83,9 +122,9 @@ class Pages(RuleBasedStateMachine):
     What the KV of a slot was computed of is noted: the token and all before it.
     """
 
-    @initialize(pages=st.integers(2, 24), page_size=st.sampled_from([1, 4]), cache=st.booleans())
-    def begin(self, pages: int, page_size: int, cache: bool) -> None:
-        self.kv = Checked(PagePool(pages, page_size), prefix_cache=cache)
+    @initialize(pages=st.integers(2, 24), page_size=st.sampled_from([1, 4]), cache=st.booleans(), spans=SPANS)
+    def begin(self, pages: int, page_size: int, cache: bool, spans: tuple[Span, ...]) -> None:
+        self.kv = Checked(PagePool(pages, page_size, spans), prefix_cache=cache)
         info = ModelInfo("toy", Vocabulary(16), 2048)
         self.scheduler = Scheduler(info, self.kv, max_sessions=4)
         self.content: dict[int, tuple[int, ...]] = {}
@@ -108,7 +147,7 @@ class Pages(RuleBasedStateMachine):
             try:
                 self.scheduler.submit(session)
             except InvalidRequest:
-                assert self.kv.pool.pages_for(len(prompt) + max_tokens + drafts) > self.kv.pool.total_pages
+                assert most_pages(self.kv.pool, len(prompt) + max_tokens, drafts) > self.kv.pool.total_pages
 
     @rule(chunk=st.integers(1, 9), accepted=st.integers(0, 5), again=st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.0]))
     def step(self, chunk: int, accepted: int, again: float) -> None:
@@ -119,7 +158,7 @@ class Pages(RuleBasedStateMachine):
         scheduler = self.scheduler
         scheduler.admit()
         oldest = next(iter(scheduler.running.values()), None)
-        while not self.kv.extend(self.decoding(), scheduler.running.values()):
+        while not self.kv.extend(self.decoding(), scheduler.running.values(), self.prefilling(chunk)):
             assert scheduler.preempt() is not oldest, "it always goes on"
         assert scheduler.running or not scheduler.waiting
         decoding, everyone = self.decoding(), list(scheduler.running.values())
@@ -127,19 +166,26 @@ class Pages(RuleBasedStateMachine):
             session: range(int(session.kv_length * again), session.kv_length) for session in everyone if again < 1
         }
         for session, positions, pages in self.kv.scratch(list(wanted.items())):
-            slots, size = self.slots_of(pages), self.kv.pool.page_size
-            assert positions == range(wanted[session].start // size * size, pages.length)
-            assert pages.length == wanted[session].stop or self.kv.pool.free_pages == 0, "none is left"
-            own = session.table.slots(0, len(session.table)).tolist()
-            assert slots[: positions.start].tolist() == own[: positions.start]
-            assert not {*slots[positions.start :].tolist()} & {*own}
+            slots, size, asked = self.slots_of(pages), self.kv.pool.page_size, wanted[session]
+            start = asked.start // size * size
+            own = self.slots_of(session.table.upto(len(session.table))).tolist()
+            if session.table.first <= self.kv.pool.first_seen(start):
+                assert positions == range(start, pages.length)
+                assert pages.length == asked.stop or self.kv.pool.free_pages == 0, "none is left"
+                assert slots[: positions.start].tolist() == own[: positions.start]
+            else:
+                assert positions.start <= asked.start and 0 < len(positions) <= len(asked)
+                assert positions.stop == pages.length <= asked.stop
+            assert not {*slots[positions.start :].tolist()} & {*own[session.table.first :]}
+            self.read(session, positions.start, slots)
             self.write(session, positions, slots)
         for session in everyone:
             if session in decoding:
                 self.decode(session, accepted)
             else:
-                self.compute(session, min(chunk, len(session.tokens) - 1 - session.kv_length))
-        self.kv.end_step()
+                wished = min(chunk, len(session.tokens) - 1 - session.kv_length)
+                self.compute(session, min(wished, session.lookahead_slots))
+        self.kv.end_step(scheduler.running.values())
 
     def slots_of(self, pages: RowPages) -> Slots:
         size = self.kv.pool.page_size
@@ -155,14 +201,26 @@ class Pages(RuleBasedStateMachine):
 
     def compute(self, session: Session, count: int) -> None:
         positions = range(session.kv_length, session.kv_length + count)
-        self.write(session, positions, session.table.slots(0, positions.stop))
+        assert count > 0 or not session.prefilling, "it always goes on"
+        if count:
+            self.write(session, positions, self.slots_of(session.table.upto(positions.stop)))
         session.kv_length += count
+
+    def read(self, session: Session, position: int, slots: Slots) -> None:
+        """What a token at this position of a text sees was computed of that text."""
+        for seen in range(self.kv.pool.first_seen(position), position):
+            assert self.content[int(slots[seen])] == tuple(session.tokens[: seen + 1])
 
     def write(self, session: Session, positions: range, slots: Slots) -> None:
         for position in positions:
             slot = int(slots[position])
             assert self.kv.pool.holders(slot // self.kv.pool.page_size) == 1, "nobody else can read it"
             self.content[slot] = tuple(session.tokens[: position + 1])
+
+    def prefilling(self, chunk: int) -> list[tuple[Session, int]]:
+        """Those that prefill, and how much of their texts they may read."""
+        there = [session for session in self.scheduler.running.values() if session.prefilling]
+        return [(session, min(chunk, len(session.tokens) - 1 - session.kv_length)) for session in there]
 
     def decoding(self) -> list[Session]:
         return [session for session in self.scheduler.running.values() if not session.prefilling]
@@ -182,16 +240,19 @@ class Pages(RuleBasedStateMachine):
     def all_pages_are_accounted_for(self) -> None:
         if not hasattr(self, "kv"):
             return
-        pool, tables = self.kv.pool, [session.table for session in self.scheduler.running.values()]
-        held = Counter(page for table in tables for page in table.pages(0, len(table) // pool.page_size).tolist())
+        pool, tables = self.kv.pool, self.kv.tables(self.scheduler.running.values())
+        uses = Counter(page for table in tables for page in held(table, pool.page_size))
         holders = [pool.holders(page) for page in range(pool.total_pages)]
-        assert all(count - held[page] in (0, 1) for page, count in enumerate(holders)), "the cache is one holder"
+        assert all(count - uses[page] in (0, 1) for page, count in enumerate(holders)), "the cache is one holder"
         assert holders.count(0) == pool.free_pages
-        assert sum(1 for page, count in enumerate(holders) if count and not held[page]) == (
+        assert sum(1 for page, count in enumerate(holders) if count and not uses[page]) == (
             self.kv.free_pages - pool.free_pages
         )
+        if pool.window is not None:
+            most = pool.pages_for(pool.window + 40) + 1
+            assert all(len(held(table, pool.page_size)) <= most for table in tables), "however long the text is"
         assert not any(len(session.table) or session.kv_length for session in self.scheduler.waiting)
-        assert len(self.kv.prefixes) <= sum(holders) - held.total(), "what the cache does not hold is not told of"
+        assert len(self.kv.prefixes) <= sum(holders) - uses.total(), "what the cache does not hold is not told of"
 
     @invariant()
     def what_is_remembered_of_a_session_that_waits_is_so(self) -> None:
@@ -204,9 +265,9 @@ class Pages(RuleBasedStateMachine):
         if not hasattr(self, "kv"):
             return
         for session in self.scheduler.running.values():
-            slots = session.table.slots(0, session.kv_length).tolist()
-            for position, slot in enumerate(slots):
-                assert self.content[slot] == tuple(session.tokens[: position + 1])
+            if session.kv_length:
+                self.read(session, session.kv_length, self.slots_of(session.table.upto(session.kv_length)))
+            assert session.table.first <= self.kv.pool.first_seen(session.kv_length)
 
     def teardown(self) -> None:
         if hasattr(self, "kv"):

@@ -24,7 +24,7 @@ class Lease:
         self._on_trial = verifier.breaker.begin()
         verifier.running += 1
         if verifier.load.page_size:
-            verifier.reserved.append(wanted.pages(verifier.load.page_size))
+            verifier.reserved.append(wanted.pages(verifier.load))
         if verifier.group is not None:
             verifier.group.placed()
 

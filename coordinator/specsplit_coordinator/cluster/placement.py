@@ -126,8 +126,8 @@ def _holds(verifier: MemberState, wanted: PlacementRequest, preempted_by: Member
 
 def pages_lacking(verifier: MemberState, wanted: PlacementRequest) -> int:
     """KV pages that a session would have to wait for; 0 if they are free, or the verifier has not reported its pages."""
-    size, free = verifier.load.page_size, verifier.load.free_pages - verifier.reserved_pages
-    return max(0, wanted.pages(size) - max(0, free)) if size else 0
+    free = verifier.load.free_pages - verifier.reserved_pages
+    return max(0, wanted.pages(verifier.load) - max(0, free)) if verifier.load.page_size else 0
 
 
 def pages_known(verifier: MemberState, wanted: PlacementRequest) -> int:
@@ -152,9 +152,9 @@ def _able(verifiers: Sequence[MemberState], wanted: PlacementRequest) -> list[Me
 
 def _can_hold(verifier: MemberState, wanted: PlacementRequest, draft_tokens: int) -> bool:
     """True if the context of a verifier, and its KV pool if it has reported one, are large enough with so many tokens in a step."""
-    size = verifier.load.page_size
+    load = verifier.load
     return wanted.max_length <= verifier.max_context and (
-        not size or wanted.max_pages(size, draft_tokens) <= verifier.load.total_pages
+        not load.page_size or wanted.max_pages(load, draft_tokens) <= load.total_pages
     )
 
 

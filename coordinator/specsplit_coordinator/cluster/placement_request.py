@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from specsplit.prefix import first_marks
+from specsplit.values import Load, pages_held
 
 EXPECTED_NEW_TOKENS = 256
 """New tokens that pages are set aside for when a session is placed, at most: it takes pages as it goes on, and may end long before its
@@ -32,10 +33,10 @@ class PlacementRequest:
         self._marks: dict[int, tuple[int, ...]] = {}
         """Marks of the text's first pages, by page size."""
 
-    def pages(self, page_size: int) -> int:
-        """KV pages that should be free for it when it is placed."""
+    def pages(self, load: Load) -> int:
+        """KV pages that should be free for it when it is placed on a verifier with this load, which has told the size of its pages."""
         new = EXPECTED_NEW_TOKENS if self._max_new_tokens is None else min(self._max_new_tokens, EXPECTED_NEW_TOKENS)
-        return -(-(len(self._tokens) + new) // page_size)
+        return pages_held(len(self._tokens) + new, self.num_draft_tokens or 0, load.page_size, load.kv_window)
 
     @property
     def open_ended(self) -> bool:
@@ -47,10 +48,13 @@ class PlacementRequest:
         """Tokens that its text may grow to, as far as that is known."""
         return len(self._tokens) + (self._max_new_tokens or 1)
 
-    def max_pages(self, page_size: int, default_draft_tokens: int) -> int:
-        """KV pages that it may grow to, as far as that is known. `default_draft_tokens` counts if the request gives no number."""
+    def max_pages(self, load: Load, default_draft_tokens: int) -> int:
+        """KV pages that it may grow to on such a verifier, as far as that is known.
+
+        `default_draft_tokens` counts if the request gives no number.
+        """
         in_step = default_draft_tokens if self.num_draft_tokens is None else self.num_draft_tokens
-        return -(-(self.max_length + in_step) // page_size)
+        return pages_held(self.max_length + in_step, in_step, load.page_size, load.kv_window)
 
     def marks(self, page_size: int) -> tuple[int, ...]:
         """The marks of the first pages of its text; see `specsplit.prefix`."""

@@ -52,8 +52,8 @@ class ModelRunner:
         kv_cache_dtype: str = "auto",
     ) -> None:
         """`kv_cache_dtype`: a name of `STORED`. Raises LoadError for an attention backend that is not there, or cannot be had for this."""
-        self.pool: Final = PagePool(num_pages, page_size)
-        self.spare_page: Final = num_pages
+        self.pool: Final = PagePool(num_pages, page_size, geometry.spans)
+        self.spare_page: Final = self.pool.spare_page
         """A page of the KV that the pool never hands out: the padding of captured forwards lives there."""
         self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device, STORED[kv_cache_dtype])
         self.attention: Final = choose_backend(backend, self.kv)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-Positions = TypeVar("Positions", NDArray[np.int64], Tensor)
-"""Absolute positions of tokens, on the host or on the device."""
+Positions = TypeVar("Positions", int, NDArray[np.int64], Tensor)
+"""Absolute positions of tokens, on the host or on the device, or that of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ class Span:
         if self.chunk is not None:
             return positions % self.chunk + 1
         return positions + 1 if self.window is None else positions * 0 + self.window
+
+    @property
+    def size(self) -> int | None:
+        """Tokens that one token sees at most; None: there is no bound."""
+        return self.chunk if self.window is None else self.window
 
     def within(self, context: int) -> Span:
         """What is left of it in a context of so many tokens: a window or a chunk that is as long is none."""
@@ -94,6 +99,11 @@ class Geometry:
     def uniform(cls, num_layers: int, num_heads: int, kv_heads: int, head_dim: int) -> Geometry:
         """Layers that are all alike, plain, and see all tokens."""
         return cls((Layer(num_heads, kv_heads, head_dim, head_dim),) * num_layers)
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """Every span that there is, once. A layer without attention counts as one that sees all tokens: its states are of all of them."""
+        return tuple(dict.fromkeys(layer.span for layer in self.layers))
 
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:

@@ -46,7 +46,10 @@ class InputBatch:
         self.starts, self.queries, self.lengths = np.array((starts, queries, [row.pages.length for row in rows]))
         """[B] each, on the host: index of each row's first token, Q and L of each row."""
         self.run: Final = _run(rows[0], tables) if len(rows) == 1 else None
-        """The slots of the only row, if its pages lie side by side: then its KV can be read where it is."""
+        """The slots of the only row, if its pages lie side by side: then its KV can be read where it is.
+
+        Slots of pages that it does not hold are made up, and may be negative; nothing reads them.
+        """
 
     @cached_property
     def write_slots(self) -> Tensor:
@@ -153,9 +156,10 @@ def _joined(parts: Sequence[ArrayLike]) -> Ints:
 
 
 def _run(row: Row, tables: PageTables) -> slice | None:
-    pages = tables.listed(row.pages)
+    unheld = row.pages.unheld
+    pages = tables.listed(row.pages)[unheld:]
     first, steps = int(pages[0]), len(pages) - 1
     if int(pages[-1]) - first != steps or (steps > 1 and bool((pages[1:] - pages[:-1] != 1).any())):
         return None
-    start = first * tables.page_size
+    start = (first - unheld) * tables.page_size
     return slice(start, start + row.pages.length)

@@ -1,15 +1,19 @@
 """Who holds which KV slot: a pool of equal pages, and the page table of one sequence.
 
 A slot holds the keys and values of one token; page p covers slots p * page_size .. (p + 1) * page_size - 1.
+Where every layer sees a window or a chunk of the tokens, a table gives back the pages that no token to come sees, and has the spare page
+in their place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from specsplit.errors import Exhausted
+from specsplit.model.pages.geometry import ALL, Span
 from specsplit.model.pages.tables import PageTables, RowPages, Slots
 
 
@@ -20,11 +24,18 @@ class OutOfPages(Exhausted):
 class PagePool:
     """Hands out pages by number, and counts who holds each. Not thread-safe: the engine thread owns it."""
 
-    def __init__(self, num_pages: int, page_size: int) -> None:
+    def __init__(self, num_pages: int, page_size: int, spans: Sequence[Span] = (ALL,)) -> None:
+        """`spans`: those of the layers whose KV is in the slots."""
         if num_pages < 1 or page_size < 1:
             raise ValueError(f"num_pages is {num_pages} and page_size is {page_size}, expected at least 1 each")
         self.page_size: Final = page_size
         self.total_pages: Final = num_pages
+        self.spare_page: Final = num_pages
+        """A page of the KV that is never handed out: it stands in tables for pages that are not held."""
+        self._spans: Final = spans
+        sizes = [span.size for span in spans]
+        self.window: Final = None if None in sizes else max(size for size in sizes if size is not None)
+        """Tokens that a token sees at most, in whichever layer; None: all before it."""
         self.tables: Final = PageTables(page_size)
         self._free_stack: Slots = np.arange(num_pages - 1, -1, -1, dtype=np.int64)
         self.free_pages = num_pages
@@ -39,6 +50,10 @@ class PagePool:
     def pages_for(self, num_tokens: int) -> int:
         """Pages that a sequence of `num_tokens` occupies."""
         return -(-num_tokens // self.page_size)
+
+    def first_seen(self, position: int) -> int:
+        """Position of the first token that is seen, in any layer, by a token at this position of its text, or by one behind it."""
+        return max(0, min(position + 1 - span.reach(position) for span in self._spans))
 
     def allocate(self, num_pages: int) -> Slots:
         """Take pages: ids [num_pages]. Raises OutOfPages (and takes none) if there are not that many."""
@@ -78,36 +93,49 @@ class PageTable:
     def __init__(self, pool: PagePool) -> None:
         self._pool = pool
         self._number = 0
+        self._first = 0
+        """Pages, from the front, that it does not hold."""
         self._count = 0
+        """Pages in all, these included."""
 
     def __len__(self) -> int:
-        """Local indices that have a slot: a whole number of pages."""
+        """Local indices: a whole number of pages. Those from `first` on have a slot."""
         return self._count * self._pool.page_size
+
+    @property
+    def first(self) -> int:
+        """The first local index that has a slot; 0 in an empty table."""
+        return self._first * self._pool.page_size
 
     def reserve(self, length: int) -> None:
         """Make sure that local indices below `length` have slots. Raises OutOfPages and changes nothing if they cannot."""
         if length > len(self):
             self.adopt(self._pool.allocate(self._pool.pages_for(length - len(self))))
 
-    def adopt(self, pages: Slots) -> None:
-        """Append pages [n] that the caller holds; the table releases them from now on."""
-        if not len(pages):
+    def adopt(self, pages: Slots, behind: int = 0) -> None:
+        """Append pages [n] that the caller holds; the table releases them from now on.
+
+        `behind`: so many pages of a table that is empty come before them, which it does not hold.
+        """
+        if not len(pages) and not behind:
             return
         if not self._count:
             self._number = self._pool.tables.open()
+            self._leave(0, behind)
+            self._first = self._count = behind
         self._pool.tables.write(self._number, self._count, pages)
         self._count += len(pages)
 
     def pages(self, start: int, stop: int) -> Slots:
-        """The table's pages number start <= i < stop, int64 [stop - start]."""
-        if not 0 <= start <= stop <= self._count:
-            raise IndexError(f"pages {start}:{stop} of a table of {self._count}")
+        """The table's pages number start <= i < stop, all of which it holds, int64 [stop - start]."""
+        if not self._first <= start <= stop <= self._count and start != stop:
+            raise IndexError(f"pages {start}:{stop} of a table that holds {self._first}:{self._count}")
         return self._pool.tables.read(self._number, start, stop).astype(np.int64)
 
     def slots(self, start: int, stop: int) -> Slots:
-        """Slots of local indices start <= i < stop, int64 [stop - start]."""
-        if not 0 <= start <= stop <= len(self):
-            raise IndexError(f"slots {start}:{stop} of a table of {len(self)}")
+        """Slots of local indices start <= i < stop, all of which have one, int64 [stop - start]."""
+        if not self.first <= start <= stop <= len(self) and start != stop:
+            raise IndexError(f"slots {start}:{stop} of a table that has {self.first}:{len(self)}")
         return self._pool.tables.slots[self._number, start:stop].copy()
 
     def upto(self, length: int, own: Slots | None = None) -> RowPages:
@@ -118,15 +146,29 @@ class PageTable:
         capacity = len(self) + (0 if own is None else len(own) * self._pool.page_size)
         if not 0 < length <= capacity:
             raise IndexError(f"{length} tokens of pages for {capacity}")
-        return RowPages(self._number, length, own)
+        return RowPages(self._number, length, own, self._first)
+
+    def release_before(self, index: int) -> None:
+        """Release the pages that no local index from this one on needs, but not the last page."""
+        first = min(index // self._pool.page_size, self._count - 1)
+        if first > self._first:
+            self._pool.release(self.pages(self._first, first))
+            self._leave(self._first, first)
+            self._first = first
+
+    def _leave(self, start: int, stop: int) -> None:
+        self._pool.tables.write(self._number, start, np.full(stop - start, self._pool.spare_page, dtype=np.int64))
 
     def shrink(self, length: int) -> None:
         """Release the pages that no local index below `length` needs."""
         keep = self._pool.pages_for(length)
+        if keep <= self._first:
+            keep = 0
         if keep < self._count:
-            self._pool.release(self.pages(keep, self._count))
+            self._pool.release(self.pages(max(keep, self._first), self._count))
             self._count = keep
             if not keep:
+                self._first = 0
                 self._pool.tables.close(self._number)
                 self._number = 0
 

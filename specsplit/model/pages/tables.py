@@ -39,6 +39,8 @@ class RowPages:
     """Tokens, from local index 0."""
     own: Slots | None = None
     """[n] pages of the row alone, in the place of the last n pages of the table: scratch, or a drafter's nodes. None: there are none."""
+    unheld: int = 0
+    """Pages at the front of the table that stand for none: no new token of the row sees their tokens in any layer."""
 
     @classmethod
     def alone(cls, pages: Slots, length: int) -> RowPages:

@@ -87,6 +87,7 @@ class EngineCore:
             steps=self._steps,
             step_ms=planner.cost.mean_s * 1e3 if self._steps else 0.0,
             page_size=pool.page_size,
+            kv_window=pool.window or 0,
         )
         return EngineStatistics(
             load=load,
@@ -217,7 +218,7 @@ class EngineCore:
         committed = ((running[each.session], each.reroot.commit) for each in sessions if each.finished is None)
         self._drafters.commit(((session, commit) for session, commit in committed if commit is not None), step_us)
         self._hand_on(output.features, now)
-        self._scheduler.kv.end_step()
+        self._scheduler.kv.end_step(running.values())
         self._steps += 1
         result = self._result(step, output, sessions, turn)
         self._planner.observe(result)

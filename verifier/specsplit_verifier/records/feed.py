@@ -158,6 +158,11 @@ class Feed:
         return self.read < self._backlog
 
     @property
+    def gap(self) -> bool:
+        """True while the drafter's next position is gone."""
+        return self.attached and self.sent < self._kept.first
+
+    @property
     def recompute(self) -> range:
         """Positions to compute again: gone, and the drafter's next. Those that it could be sent at once, and no more."""
         if not self.attached or self.resting:

@@ -3,6 +3,9 @@
 Between steps a session needs pages for its committed tokens alone. What lies behind them is room for drafts, which is given where pages
 are left and taken back before anybody is preempted for it. A page that others can read is never written again: a session writes behind
 what is computed, and what it recomputes goes to scratch pages.
+
+Where every layer sees a window or a chunk, a session holds the pages that its tokens to come see. The others it gives back after each
+step; the prefix cache has them until they are needed for others.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.model.pages.tables import RowPages
 from specsplit.prefix import BLOCK, FIRST_PAGES
 from specsplit.records import KVCounters
+from specsplit.values import pages_held
 from specsplit_verifier.records.feed import Feed, Recipe, Rows
 from specsplit_verifier.schedule.prefix_cache import PrefixCache
+from specsplit_verifier.schedule.replays import Replays
 from specsplit_verifier.sessions.session import Session
 
 EVICTED_PART = 32  # of all pages one in so many is evicted at once, at least
+_ENDLESS: Final = 1 << 40  # tokens
 
 
 @dataclass(slots=True)
@@ -30,11 +36,11 @@ class Prefix:
     digests: list[bytes] = field(default_factory=list[bytes])
     """Digests of its full pages, from the front; as many as were asked for."""
     shared: int = 0
-    """How many of the full pages, from the front, the prefix cache has, from this session or another."""
+    """How many of the full pages, from the front, the prefix cache was told of, by this session or another."""
     known: int = 0
-    """Full pages of a waiting session that others have, as of the last look."""
+    """Full pages of a waiting session, from the front, that need not be computed, as of the last look: others have what is seen of them."""
     losses: int = -1
-    """How often the cache had lost pages by then."""
+    """How often the cache had lost pages by then, or, where layers see windows, how often it had lost or got some."""
     idle: tuple[int, int, int] = (0, -1, 0)
     """How many of the first pages are idle: (pages looked at, changes of idle pages by then, idle ones)."""
 
@@ -57,6 +63,16 @@ class KVCacheManager:
         self._prefixes: dict[int, Prefix] = {}
         """Prefixes by session id."""
         self._scratch: Final = PageTable(pool)
+        self._replays: Final = Replays(pool, self._reserve_most)
+
+    def most_pages(self, num_tokens: int, in_step: int) -> int:
+        """Pages that a session holds at most while its text grows to so many tokens, with up to `in_step` of them in a step."""
+        return pages_held(num_tokens + in_step, in_step, self.pool.page_size, self.pool.window or 0)
+
+    def most_tokens(self, in_step: int) -> int:
+        """Tokens to which the text of a session can grow that has all pages."""
+        endless = self.most_pages(_ENDLESS, in_step) <= self.pool.total_pages
+        return _ENDLESS if endless else self.pool.num_slots - in_step
 
     @property
     def free_pages(self) -> int:
@@ -118,30 +134,43 @@ class KVCacheManager:
         Those may need that page in the very next step, and would preempt the session for it. Pages of an equal beginning are shared.
         """
         length, pages = len(session.tokens), self._known(session)
-        prefix = self._prefix(session, pages)
-        wanted = self.pool.pages_for(length + session.plan.num_draft_tokens) + running
-        lacking = min(wanted, self.pool.total_pages) - pages
+        prefix, first = self._prefix(session, pages), self._first_seen(pages)
+        most = min(self.most_pages(length, session.plan.num_draft_tokens), self.pool.total_pages)
+        lacking = min(most + running, self.pool.total_pages) - (pages - first)
         if lacking > self.free_pages or lacking > self.free_pages - self._idle(prefix):
             return False
         known = prefix.digests[:pages]
-        session.table.adopt(self._cache.take(known))
+        session.table.adopt(self._cache.take(known[first:]), behind=first)
         prefix.shared = len(known)
         session.kv_length = len(known) * self.pool.page_size
         self._cache.used(known)
         if session.cached_tokens is None:
             session.cached_tokens = min(session.kv_length, session.prompt_length)
             self.counters.cached_tokens += session.cached_tokens
-        return self._reserve(session.table, length)
+        return self._reserve(session.table, min(length, (first + most) * self.pool.page_size))
 
-    def extend(self, stepping: Sequence[Session], running: Iterable[Session]) -> bool:
-        """Take the pages that sessions lack for a step: those of their roots, or False; then as much room for drafts as there is."""
+    def extend(
+        self,
+        stepping: Sequence[Session],
+        running: Iterable[Session],
+        prefilling: Sequence[tuple[Session, int]] = (),
+    ) -> bool:
+        """Take the pages that sessions lack for a step: those of their roots, or False; then as much room for drafts as there is.
+
+        `prefilling`: sessions, and how many tokens of their texts the step reads. They have their pages since they were admitted, but
+        where layers see windows: then False too if there is none for a token of each, and as much room for more as there is.
+        """
         lacking = [session for session in stepping if session.lookahead_slots < session.width]
-        if not self._reserve_roots(lacking):
+        reading = [(session, count) for session, count in prefilling if session.lookahead_slots < count]
+        if not self._reserve_first(lacking, reading):
+            self._replays.drop_all()
             for session in running:
                 session.table.shrink(len(session.tokens))
-            if not self._reserve_roots(lacking):
+            if not self._reserve_first(lacking, reading):
                 return False
             lacking = list(stepping)
+        for session, count in reading:
+            self._reserve_most(session.table, session.kv_length + count)
         for session in lacking:
             self._reserve_most(session.table, session.kv_length + session.width)
         return True
@@ -150,12 +179,17 @@ class KVCacheManager:
         """Where positions of sessions are recomputed in this step: pages from position 0 to the chunk's end, its own from scratch.
 
         A page is one or the other, so a chunk begins where its first page does, and where its text does for a recurrent model. It is
-        shorter, or not there, where pages are short. `end_step` takes the scratch pages back.
+        shorter, or not there, where pages are short. `end_step` takes the scratch pages back. Where the session has given back what a
+        chunk reads, its text is computed again from the first token on, some of it in every step: the chunk is the next of that.
         """
         placed: list[tuple[Session, range, RowPages]] = []
         size, taken = self.pool.page_size, 0
         for session, positions in chunks:
             start = 0 if self._recurrent else positions.start // size * size
+            if session.table.first > self.pool.first_seen(start):
+                replayed = self._replays.place(session.id, positions)
+                placed += [] if replayed is None else [(session, *replayed)]
+                continue
             self._reserve_most(self._scratch, taken * size + positions.stop - start)
             stop = min(positions.stop, start + len(self._scratch) - taken * size)
             if stop > positions.start:
@@ -165,10 +199,17 @@ class KVCacheManager:
                 taken += count
         return placed
 
-    def end_step(self) -> None:
-        """A step is over."""
+    def end_step(self, running: Iterable[Session] = ()) -> None:
+        """A step is over: what none of these sessions sees any more is given back."""
         self._scratch.release()
         self._cache.features.make_bytes()
+        if self.pool.window is None:
+            return
+        self._replays.end_step()
+        for session in running:
+            if not session.drafter.lacks_features:
+                self._replays.drop(session.id)
+            self._leave(session)
 
     def preempt(self, session: Session) -> None:
         """Take all pages of a session back that goes on later: then what is not found again of its text is computed again."""
@@ -180,12 +221,30 @@ class KVCacheManager:
         """Take all pages of a session back. If its KV is not `sound`, nobody is to find what it has computed or read."""
         if sound:
             self.share([session])
+        first = session.table.first // self.pool.page_size
         session.table.release()
+        self._replays.drop(session.id)
         prefix = self._prefixes.pop(session.id, Prefix())
         if sound:
-            self._cache.rest(prefix.digests)
+            self._cache.rest(prefix.digests[first:])
         else:
             self._cache.forget(prefix.digests)
+
+    def _leave(self, session: Session) -> None:
+        """Give back the pages that no token of a session to come sees. One that prefills takes as many behind its last."""
+        table, size = session.table, self.pool.page_size
+        first, before = self.pool.first_seen(session.kv_length), table.first
+        if first - before < size:
+            return
+        self.share([session])  # first: what it gives back is found again
+        table.release_before(first)
+        self._cache.rest(self._prefix(session, 0).digests[before // size : table.first // size])
+        if session.prefilling:
+            self._reserve_most(table, min(len(table) + table.first - before, len(session.tokens)))
+
+    def _first_seen(self, pages: int) -> int:
+        """Of so many first pages of a text, the first that a token behind them sees."""
+        return self.pool.first_seen(pages * self.pool.page_size) // self.pool.page_size
 
     def _keep_features(self, feed: Feed | None, digests: Sequence[bytes], pages: range) -> None:
         if feed is not None:
@@ -210,6 +269,8 @@ class KVCacheManager:
     def _known(self, session: Session) -> int:
         """How many pages of a session's text, from the front, the cache has. What was known last is counted on from there."""
         full = self._full(len(session.tokens) - 1)
+        if self.pool.window is not None:
+            return self._known_within(session, full)
         prefix = self._prefix(session, min(full, 1))
         if prefix.losses != self._cache.losses:
             prefix.known, prefix.losses = 0, self._cache.losses
@@ -220,11 +281,25 @@ class KVCacheManager:
                 return prefix.known
             self._prefix(session, stop + 1)
 
+    def _known_within(self, session: Session, full: int) -> int:
+        """The most pages of a text, from the front, of which the cache has all that a token behind them sees. They are looked at anew
+        when the cache has got or lost some.
+        """
+        prefix = self._prefix(session, full)
+        changes = self._cache.losses + self._cache.gains
+        if prefix.losses != changes:
+            prefix.losses = changes
+            prefix.known = unbroken = 0  # pages from `unbroken` on are known
+            for page, known in enumerate(self._cache.are_known(prefix.digests[:full]), 1):
+                unbroken = unbroken if known else page
+                prefix.known = page if unbroken <= self._first_seen(page) else prefix.known
+        return prefix.known
+
     def _idle(self, prefix: Prefix) -> int:
-        """How many of the known pages of a text are idle."""
+        """How many of the pages are idle that are taken of a text whose first pages are known."""
         pages, changes, _ = prefix.idle
         if (pages, changes) != (prefix.known, self._cache.idle_changes):
-            count = self._cache.idle(prefix.digests[: prefix.known])
+            count = self._cache.idle(prefix.digests[self._first_seen(prefix.known) : prefix.known])
             prefix.idle = prefix.known, self._cache.idle_changes, count
         return prefix.idle[2]
 
@@ -235,8 +310,10 @@ class KVCacheManager:
             return False
         return self._prefix(one, page + 1).digests[page] == self._prefix(other, page + 1).digests[page]
 
-    def _reserve_roots(self, sessions: Iterable[Session]) -> bool:
-        return all(self._reserve(session.table, len(session.tokens)) for session in sessions)
+    def _reserve_first(self, stepping: Iterable[Session], prefilling: Iterable[tuple[Session, int]]) -> bool:
+        """Make room for the roots of sessions, and for a token of those that prefill; False if there is none."""
+        roots = all(self._reserve(session.table, len(session.tokens)) for session in stepping)
+        return roots and all(self._reserve(session.table, session.kv_length + 1) for session, _ in prefilling)
 
     def _reserve_most(self, table: PageTable, length: int) -> None:
         """Make room for so many tokens in a table, or for as many as there are pages for."""

@@ -8,7 +8,7 @@ and the least recently used is evicted when pages are needed.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -36,6 +36,8 @@ class PrefixCache:
         """Pages that no session holds, the least recently used first."""
         self.losses = 0
         """How often pages that were known have gone; what was counted of known pages before that says nothing."""
+        self.gains = 0
+        """How often pages were put here that were not known."""
         self.idle_changes = 0
         """How often pages have become idle, or are so no longer."""
 
@@ -59,6 +61,10 @@ class PrefixCache:
         """The digests, from the front, whose pages are here."""
         return list(takewhile(self._pages.__contains__, digests))
 
+    def are_known(self, digests: Iterable[bytes]) -> Iterator[bool]:
+        """By page, whether it is here."""
+        return map(self._pages.__contains__, digests)
+
     def idle(self, digests: Sequence[bytes]) -> int:
         """How many of these pages are idle."""
         return sum(digest in self._idle for digest in digests)
@@ -78,6 +84,7 @@ class PrefixCache:
             digest: page for digest, page in zip(digests, pages.tolist(), strict=True) if digest not in self._pages
         }
         self._pages.update(fresh)
+        self.gains += bool(fresh)
         self._pool.share(np.fromiter(fresh.values(), dtype=np.int64))
 
     def used(self, digests: Sequence[bytes]) -> None:

@@ -44,12 +44,12 @@ class Scheduler:
             )
         if max_tokens is not None:
             return max_tokens
-        return max(1, min(left, self.kv.pool.num_slots - prompt_tokens - num_draft_tokens))
+        return max(1, min(left, self.kv.most_tokens(num_draft_tokens) - prompt_tokens))
 
     def submit(self, session: Session) -> None:
         """Queue a session. Raises, with the numbers, ContextExceeded if it can never fit and Exhausted if too many wait already."""
         pool, num_draft_tokens = self.kv.pool, session.plan.num_draft_tokens
-        pages = pool.pages_for(session.prompt_length + session.stops.max_tokens + num_draft_tokens)
+        pages = self.kv.most_pages(session.prompt_length + session.stops.max_tokens, num_draft_tokens)
         if pages > pool.total_pages:
             raise ContextExceeded(
                 "token_ids" if session.request.stopping.max_tokens is None else "max_tokens",
@@ -106,8 +106,12 @@ class Scheduler:
         self.kv.free(session, sound=sound)
 
     def allocate_pages(self, schedule: Schedule) -> bool:
-        """Take the pages that a step needs; False if there are too few even for the roots, so that a session has to be preempted."""
-        return self.kv.extend([session for session, _ in schedule.decoding], self.running.values())
+        """Take the pages that a step needs; False if there are too few even for the roots, so that a session has to be preempted.
+
+        Sessions that prefill may get fewer than their chunks need, where layers see windows: then `lay_out` takes less of their texts.
+        """
+        stepping = [session for session, _ in schedule.decoding]
+        return self.kv.extend(stepping, self.running.values(), schedule.prefilling)
 
     def lay_out(self, schedule: Schedule, now: float) -> StepInput:
         """Take the drafts of those that step, and give every token its slot."""
@@ -121,7 +125,7 @@ class Scheduler:
             for session, positions, pages in self.kv.scratch(schedule.recomputing)
         ]
         for session, size in schedule.prefilling:
-            positions = range(session.kv_length, session.kv_length + size)
+            positions = range(session.kv_length, session.kv_length + min(size, session.lookahead_slots))
             chunks.append(_chunk(session, positions, session.table.upto(positions.stop)))
         return StepInput(trees, chunks, now)
 

@@ -50,6 +50,7 @@ class NoDrafter:
     held_since: Final = None
     nodes: Final = 0
     recompute: Final = range(0)
+    lacks_features: Final = False
     seen: Final = 0
 
     def __init__(self, *, needed: bool = False, feed: Feed | None = None) -> None:
@@ -166,6 +167,11 @@ class DraftSession:
     def recompute(self) -> range:
         """Positions to run once more, for features that the drafter lacks."""
         return range(0) if self.feed is None else self.feed.recompute
+
+    @property
+    def lacks_features(self) -> bool:
+        """True while positions are to be run once more, now or when the drafter has read what it was sent."""
+        return self.feed is not None and self.feed.gap
 
     @property
     def held_since(self) -> float | None:
