@@ -25,15 +25,15 @@ def spelt(token: bytes) -> str:
     return "".join(_CHARACTER_OF[byte] for byte in token)
 
 
-def merges_of(ranks: Mapping[_Piece, int]) -> list[tuple[_Piece, _Piece]]:
-    """The pairs that make a token of two, best first: by the rank of what they make, then by how `transformers` orders them.
+def merges_of(ranks: Mapping[_Piece, int], *, by_length: bool = False) -> list[tuple[_Piece, _Piece]]:
+    """The pairs that make a token of two, best first: by the rank of what they make, then by those of the two, or by their lengths first.
 
-    Tables that were published without merges stand for these. What cannot be made of two others is found whole.
+    Tables that were published without merges stand for these; the order is that of transformers.
     """
-    merges: list[tuple[int, int, int, _Piece, _Piece]] = []
+    merges: list[tuple[int, int, int, int, _Piece, _Piece]] = []
     for token, rank in ranks.items():
         for cut in range(1, len(token)):
             left, right = ranks.get(token[:cut]), ranks.get(token[cut:])
             if left is not None and right is not None:
-                merges.append((rank, left, right, token[:cut], token[cut:]))
-    return [(left, right) for _, _, _, left, right in sorted(merges)]
+                merges.append((rank, cut if by_length else 0, left, right, token[:cut], token[cut:]))
+    return [(left, right) for *_, left, right in sorted(merges)]

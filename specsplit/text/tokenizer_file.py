@@ -7,30 +7,38 @@ from typing import Any, Final
 
 from specsplit.errors import LoadError
 from specsplit.text.json_file import read_json
+from specsplit.text.sentencepiece import CLASSES, from_sentencepiece, read_config
 from specsplit.text.tekken import from_tekken
 
 TOKENIZER: Final = "tokenizer.json"
 TEKKEN: Final = "tekken.json"
-_OTHERS: Final = ("tokenizer.model", "tiktoken.model", "vocab.json", "vocab.txt", "spiece.model")
+_SENTENCEPIECE: Final = "tokenizer.model"
+_OTHERS: Final = (_SENTENCEPIECE, "tiktoken.model", "vocab.json", "vocab.txt", "spiece.model")
 """Files of tokenizers that transformers can make a tokenizer.json of."""
 
 
 def tokenizer_facts(folder: Path, *, merges: bool = True) -> dict[str, Any] | None:
-    """What tokenizer.json holds, or would hold if it were made of the tekken.json that lies there; None: neither is there.
+    """What tokenizer.json holds, or would hold if it were made of what `file_of` names in its place; None: nothing is there.
 
     merges: whether the merges are wanted, where they have to be made. Raises LoadError, naming the file, if it cannot be read.
     """
     path = file_of(folder)
     if not path.exists():
         return None
+    if path.name == _SENTENCEPIECE:
+        return from_sentencepiece(path, read_config(folder), merges=merges)
     content = read_json(path)
     return from_tekken(path, content, merges=merges) if path.name == TEKKEN else content
 
 
 def file_of(folder: Path) -> Path:
-    """The file that a folder's tokens are read from: its tokenizer.json, or its tekken.json where it has none."""
-    tekken = folder / TEKKEN
-    return tekken if tekken.exists() and not (folder / TOKENIZER).exists() else folder / TOKENIZER
+    """The file that a folder's tokens are read from: tokenizer.json, or else tekken.json, or else the tokenizer.model of a Llama."""
+    readable = (
+        TOKENIZER,
+        TEKKEN,
+        *((_SENTENCEPIECE,) if read_config(folder).get("tokenizer_class") in CLASSES else ()),
+    )
+    return folder / next((name for name in readable if (folder / name).exists()), TOKENIZER)
 
 
 def missing(folder: Path) -> LoadError:
