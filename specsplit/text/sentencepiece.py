@@ -99,10 +99,18 @@ def _text(token: object) -> str | None:
     return token if isinstance(token, str) else None
 
 
+def _stated(config: dict[str, Any], name: str) -> str:
+    """The text of a special token. Raises ValueError if the config says that there is none."""
+    text = _text(config.get(name, _NAMED[name]))
+    if text is None:
+        raise ValueError(f"it adds a {name} to texts, and names none")
+    return text
+
+
 def _ends(config: dict[str, Any], ids: dict[str, int]) -> dict[str, Any]:
     """The post-processor: what stands before and behind a text, if the config says that something does."""
-    first = [_text(config.get("bos_token", _NAMED["bos_token"]))] if config.get("add_bos_token") else []
-    last = [_text(config.get("eos_token", _NAMED["eos_token"]))] if config.get("add_eos_token") else []
+    first = [_stated(config, "bos_token")] if config.get("add_bos_token") else []
+    last = [_stated(config, "eos_token")] if config.get("add_eos_token") else []
 
     def around(sequence: str, kind: int) -> list[dict[str, Any]]:
         before, behind = (
