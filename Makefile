@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 SOURCES := specsplit drafter verifier coordinator scripts benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types floors drift unit format bench lab fire gpu gpu-wheels chat protos clean
+.PHONY: help setup demo test lint types floors drift unit format bench lab fire targets gpu gpu-wheels chat protos clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ lab: $(STAMP) ## policies in virtual time: the same digits every time, in a few 
 
 fire: $(STAMP) ## real processes are killed, stopped, fed nonsense, kept busy: PARTS="chaos fuzz soak", MINUTES=10 each, SEED=
 	@$(BIN)/python -m benchmarks fire $(PARTS) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+targets: $(STAMP) ## which causal language models of transformers are served: tries them all, a minute, and prints docs/targets.md
+	@$(BIN)/python -m scripts.targets
 
 gpu: ## with CUDA: tests and benchmarks in 9 minutes, by PYTHON as it stands and, with WHEELS=path, the packages that it lacks
 	@$(PYTHON) -m scripts.gpu_site $(if $(WHEELS),--wheels "$(WHEELS)") $(if $(COMMIT),--commit "$(COMMIT)")

@@ -209,3 +209,8 @@ def test_a_mask_that_is_none_of_these_is_refused(size: int | None, shift: int) -
     true = mask_of(Span(window=size))
     with pytest.raises(LoadError, match="layer 0 sees other tokens than those before its own"):
         observed(ToldMask(lambda batch, head, query, key: true.sees(batch, head, query + shift, key), size))
+
+
+def test_a_model_that_takes_its_mask_for_a_tensor_is_refused() -> None:
+    with pytest.raises(LoadError, match="it changes its attention mask in its layers"):
+        mask_of(ALL).dtype  # noqa: B018

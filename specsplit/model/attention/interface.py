@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
+from specsplit.errors import LoadError
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import KVCache
 from specsplit.model.pages.tables import PageTables
@@ -132,6 +133,12 @@ class ToldMask(NamedTuple):
     """Of batch, head, and indices of query and key tokens: whether the one sees the other."""
     size: int | None
     """Of the window or the chunk, where there is one."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuses a model that takes it for a tensor: what it makes of its mask is attention that nobody here knows."""
+        raise LoadError(
+            "it changes its attention mask in its layers, which are then not told what a mask says: not supported"
+        )
 
 
 def _told_mask(

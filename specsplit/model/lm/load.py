@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils.logging import disable_progress_bar
 
-from specsplit.errors import LoadError
+from specsplit.errors import LoadError, SpecsplitError
 from specsplit.model.attention.interface import NAME
 from specsplit.model.attention.support import check_config, check_folder, context_of, refusing
 from specsplit.model.layers.inflate import inflate
@@ -79,9 +80,10 @@ def _load_model(
             if split is not None:
                 raise LoadError(f"{whole.model_type} can only be read as a whole, and not in parts: set tp_size = 1")
             kind, outer = multimodal
-            if random_on is not None:
-                return text_part(_random(kind._from_config, outer, resolved, random_on))
-            return text_part(_load_weights(kind.from_pretrained, folder, outer, resolved, {}))
+            with _from_text_alone(whole, outer):
+                if random_on is not None:
+                    return text_part(_random(kind._from_config, outer, resolved, random_on))
+                return text_part(_load_weights(kind.from_pretrained, folder, outer, resolved, {}))
         if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
             raise LoadError(f"transformers has no causal language model of the kind {config.model_type}")
         names = {} if config is whole else TEXT_NAMES
@@ -90,6 +92,22 @@ def _load_model(
         if split is not None:
             return unwrap(_load_weights(reader_of_part(config, split), folder, config, resolved, names))
         return _load_weights(AutoModelForCausalLM.from_pretrained, folder, config, resolved, names)
+
+
+@contextmanager
+def _from_text_alone(config: PretrainedConfig, outer: PretrainedConfig) -> Iterator[None]:
+    """Makes a LoadError of what is raised in here if the multimodal config was made up, from the one of its text model in the folder."""
+    try:
+        yield
+    except SpecsplitError:
+        raise
+    except Exception as error:
+        if outer is config:
+            raise
+        raise LoadError(
+            f"transformers has {config.model_type} only inside of {outer.model_type}, and makes none with the config of the text model "
+            "alone: have the config.json of the whole in the folder"
+        ) from error
 
 
 def _load_weights(
@@ -135,6 +153,6 @@ def _random(
 def _info(folder: Path, model: PreTrainedModel, max_context: int | None) -> ModelInfo:
     config = model.config
     eos = getattr(model.generation_config, "eos_token_id", None)
-    eos = config.eos_token_id if eos is None else eos  # a generation_config.json need not name any
+    eos = getattr(config, "eos_token_id", None) if eos is None else eos  # a generation_config.json need not name any
     ids = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
     return ModelInfo(folder.resolve().name, vocabulary_of(folder), context_of(config, max_context), ids)

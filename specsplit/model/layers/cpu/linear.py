@@ -35,7 +35,8 @@ class PackedLinear(nn.Module):
         """weight [out, in], bias [out]. Raises RuntimeError if the processor has no kernels for the type."""
         super().__init__()
         self.weight = torch.empty(weight.shape, dtype=weight.dtype, device="meta")  # some models ask for its type
-        self.bias = bias
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)  # some models tie another to it
+        self._bias: Final = bias
         # Looked up here: a torch that was built without oneDNN has none of these.
         self._product: Final = torch.ops.mkldnn._linear_pointwise.default
         self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
@@ -59,6 +60,6 @@ class PackedLinear(nn.Module):
             return torch.cat([self(part) for part in rows.split(_MOST_ROWS, dim=-2)], dim=-2)
         missing = _MISSING[count]
         if not missing:
-            return self._product(rows, self._packed, self.bias, "none", [], "")
+            return self._product(rows, self._packed, self._bias, "none", [], "")
         padded = pad(rows, (0, 0, 0, missing))
-        return self._product(padded, self._packed, self.bias, "none", [], "").narrow(-2, 0, count)
+        return self._product(padded, self._packed, self._bias, "none", [], "").narrow(-2, 0, count)

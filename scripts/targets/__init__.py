@@ -1,0 +1,1 @@
+"""Which causal language models of transformers are served: tried, and printed to docs/targets.md."""
