@@ -44,6 +44,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "kv_cache_dtype",
             "prefix_cache",
             "prefix_features_bytes",
+            "prefix_states_bytes",
             "step_token_budget",
             "max_nodes",
         ),

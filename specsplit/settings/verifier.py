@@ -30,10 +30,12 @@ class VerifierSettings(EngineSettings):
     kv_tokens: Count = Field(default=16384, ge=16)
     """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used."""
     prefix_cache: bool = True
-    """Sessions whose texts begin alike share the KV of whole pages, of sessions that have ended too until their pages are needed.
-    Sessions of a target with recurrent layers share none, since nobody keeps the states in the middle of a text."""
+    """Sessions whose texts begin alike share the KV of whole pages, of sessions that have ended too until their pages are needed."""
     prefix_features_bytes: Bytes = Field(default=1 << 30, ge=0)
     """Host memory for features of shared pages, so that a head on them gets those without computing; 0 has them computed again."""
+    prefix_states_bytes: Bytes = Field(default=1 << 30, ge=0)
+    """Device memory for states of recurrent layers behind shared pages: sessions of such a target go on where there are some; 0 has each of
+    them read from its beginning."""
     step_token_budget: Count = Field(default=512, ge=1)
     """Prompt tokens that one step prefills at most, all sessions together."""
     num_steps: int = 5

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, PageTable, Row, RowPages
 from specsplit.model.pages.passes import passes_of
+from specsplit.model.pages.snapshots import Snapshots
 from tests.model.conftest import RECURRENT, Saved
 from tests.support.rounding import assert_same_sums
 
@@ -69,6 +70,30 @@ def test_every_token_is_run_once_behind_the_path_that_it_sees(found: list[Row]) 
         assert states[step][index] == [number, *seen]
     ends = {(number, row.num_tokens - 1) for number, row in enumerate(found)}
     assert ends <= passes.places.keys(), "the end of every row can be committed"
+
+
+def test_a_chunk_is_cut_behind_its_last_whole_page_and_behind_every_sixteenth() -> None:
+    row = Row.chunk(list(range(150)), alone(160))  # of positions 10 to 159, in pages of 4
+    passes = passes_of([row], [3], torch.from_numpy, page_size=4)
+    assert [len(step.tokens) for step in passes.passes] == [64 - 10, 64, 160 - 128]
+    assert [step.kept for step in passes.passes] == [True, False, False]
+    longer = passes_of([Row.chunk(list(range(151)), alone(161))], [3], torch.from_numpy, page_size=4)
+    assert [len(step.tokens) for step in longer.passes] == [54, 64, 32, 1]
+    assert {node: step for (_, node), (step, _) in longer.places.items()} == {53: 0, 117: 1, 149: 2, 150: 3}
+
+
+def test_snapshots_stay_within_their_memory_and_those_used_last_stay() -> None:
+    snapshots = Snapshots()
+    snapshots.limit_bytes = 3 * 40
+    for page in range(3):
+        snapshots.put(page, [[torch.full((1, 10), float(page))]])
+    assert snapshots.get(0)[0][0][0, 0] == 0.0
+    snapshots.put(3, [[torch.zeros(1, 10)]])
+    assert [page in snapshots for page in range(4)] == [True, False, True, True] and snapshots.nbytes == 120
+    snapshots.drop([0, 1])
+    assert snapshots.nbytes == 80
+    snapshots.put(9, [[torch.zeros(1, 31)]])
+    assert 9 not in snapshots and snapshots.nbytes == 0, "larger than all of the memory"
 
 
 def test_a_row_that_sees_nodes_of_an_earlier_forward_is_refused() -> None:

@@ -38,16 +38,19 @@ def request(prompt: list[int], drafter: Endpoint | None = None) -> DecodeRequest
     return DecodeRequest("r", prompt, stopping=Stopping(TOKENS), plan=SERIAL, drafter=drafter)
 
 
+def written(target: Path, prompt: list[int]) -> tuple[int, ...]:
+    """What transformers writes behind a prompt."""
+    model: Any = AutoModelForCausalLM.from_pretrained(target, dtype="float32").eval()
+    ids = torch.tensor([prompt])
+    told = {"attention_mask": torch.ones_like(ids), "eos_token_id": None}
+    with torch.inference_mode():
+        return tuple(model.generate(ids, do_sample=False, max_new_tokens=TOKENS, **told)[0, len(prompt) :].tolist())
+
+
 @pytest.fixture(scope="module")
 def truth(target: Path) -> list[list[int]]:
     """Prompts with the text that transformers writes behind them."""
-    model: Any = AutoModelForCausalLM.from_pretrained(target, dtype="float32").eval()
-    texts: list[list[int]] = []
-    for ids in (torch.tensor([prompt]) for prompt in PROMPTS):
-        told = {"attention_mask": torch.ones_like(ids), "eos_token_id": None}
-        with torch.inference_mode():
-            texts.append(model.generate(ids, do_sample=False, max_new_tokens=TOKENS, **told)[0].tolist())
-    return texts
+    return [[*prompt, *written(target, prompt)] for prompt in PROMPTS]
 
 
 async def test_drafts_of_the_text_are_accepted_and_features_are_those_of_transformers(
@@ -80,13 +83,42 @@ async def test_a_late_joiner_gets_features_by_a_recompute_from_the_beginning(
     assert not second.sessions[1].blocked and end.speculation.accepted > 10
 
 
-async def test_a_session_that_is_preempted_or_begins_as_another_did_is_read_from_the_beginning(
-    target: Path, truth: list[list[int]]
+@pytest.mark.parametrize("states_bytes", [1 << 30, 0])
+async def test_a_session_that_is_preempted_or_begins_as_another_did_goes_on_where_states_are(
+    target: Path, truth: list[list[int]], states_bytes: int
 ) -> None:
-    async with verifier_over(target, kv_tokens=320) as verifier:
+    asked = [*PROMPTS, PROMPTS[0]]
+    async with verifier_over(target, kv_tokens=320, prefix_states_bytes=states_bytes) as verifier:
         records = recorded(verifier)
-        results = await asyncio.gather(*(decode(verifier, request(prompt)) for prompt in (*PROMPTS, PROMPTS[0])))
-    for (tokens, _), text, prompt in zip(results, (*truth, truth[0]), (*PROMPTS, PROMPTS[0]), strict=True):
+        first = await decode(verifier, request(PROMPTS[0]))
+        results = await asyncio.gather(*(decode(verifier, request(prompt)) for prompt in asked))
+    for (tokens, _), text, prompt in zip(
+        (first, *results), (truth[0], *truth, truth[0]), (PROMPTS[0], *asked), strict=True
+    ):
         assert list(tokens) == text[len(prompt) :]
     assert sum(record.kv.preemptions for record in records) > 0
-    assert not any(record.kv.cached_tokens for record in records), "nobody keeps the states in the middle of a text"
+    assert (sum(record.kv.cached_tokens for record in records) >= 2 * 32) == bool(states_bytes)
+
+
+async def test_the_next_turn_of_a_conversation_goes_on_behind_what_was_generated(
+    target: Path, truth: list[list[int]]
+) -> None:
+    async with reading(NEED, truth) as (_, endpoint), verifier_over(target) as verifier:
+        await decode(verifier, request(PROMPTS[0], endpoint))
+        records = recorded(verifier)
+        more = [*truth[0], 3]
+        tokens, _ = await decode(verifier, request(more))
+        again, _ = await decode(verifier, request(more))
+    assert sum(record.kv.cached_tokens for record in records) >= 80 + 96, "more than the pages of the prompt"
+    assert tuple(tokens) == tuple(again) == written(target, more)
+
+
+async def test_texts_that_part_behind_a_long_beginning_share_what_was_cut_of_it(target: Path) -> None:
+    beginning = [(5 * i * i + 1) % 16 for i in range(300)]
+    prompts = [[*beginning, *([k] * (100 + k))] for k in range(3)]
+    async with verifier_over(target, step_token_budget=2048) as verifier:
+        records = recorded(verifier)
+        for prompt in prompts:
+            tokens, _ = await decode(verifier, request(prompt))
+            assert tuple(tokens) == written(target, prompt)
+    assert sum(record.kv.cached_tokens for record in records) == 2 * 256, "states behind every 256 tokens"

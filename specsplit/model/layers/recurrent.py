@@ -21,7 +21,8 @@ from specsplit.errors import LoadError
 from specsplit.model.attention.interface import TrialForward, run_model
 from specsplit.model.attention.support import refusing
 from specsplit.model.pages.passes import Pass
-from specsplit.model.pages.states import RecurrentStates, States
+from specsplit.model.pages.snapshots import States
+from specsplit.model.pages.states import RecurrentStates
 
 _CACHES: Final = ("cache_params", "past_key_values")
 """What modules call the cache that they are handed."""

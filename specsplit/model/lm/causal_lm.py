@@ -275,8 +275,10 @@ class CausalLM(ModelRunner):
 
     def _compute(self, batch: InputBatch | Inputs, forward_batch: ForwardBatch) -> Tensor:
         """Logits [n, V]."""
-        rows = batch.rows if isinstance(batch, InputBatch) else ()
-        with nullcontext() if self.states is None else self.states.forward(rows):
+        planned = nullcontext()
+        if self.states is not None and isinstance(batch, InputBatch):
+            planned = self.states.forward(batch.rows, batch.tables)
+        with planned:
             output = run_model(
                 self.model,
                 forward_batch,

@@ -12,12 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from specsplit.model.pages.batch import Row
+
+_STRIDE: Final = 16
+"""Behind every so many pages states are wanted at least: each time costs a pass."""
 
 Place = tuple[int, int]
 """Number of a pass, and of a row in it."""
@@ -43,21 +47,29 @@ class Passes:
     restore: Tensor
     """[T] indices into what the passes give, end to end."""
     places: dict[Place, Place]
-    """Where the states behind a token are made, by number of its row and index in it: of every node, and of the last token of a chunk."""
+    """Where the states behind a token are made, by number of its row and index in it: of every node, and where chunks are cut or end."""
 
 
-def passes_of(rows: Sequence[Row], sources: Sequence[int], put: Callable[[NDArray[np.int64]], Tensor]) -> Passes:
+def passes_of(
+    rows: Sequence[Row], sources: Sequence[int], put: Callable[[NDArray[np.int64]], Tensor], page_size: int = 0
+) -> Passes:
     """Lay rows out; `sources`: by row, which of the kept states it goes on from. `put` takes indices to the device.
 
-    Raises ValueError for a row that sees tokens of a tree that are not its own: those of a drafter, whose states nobody keeps.
+    `page_size`: chunks are cut where the states behind a page are wanted, which are those behind the last page that ends in the chunk, and
+    behind some before it; 0 cuts none. Raises ValueError for a row that sees tokens of a tree that are not its own: those of a drafter,
+    whose states nobody keeps.
     """
     starts = list(accumulate((row.num_tokens for row in rows), initial=0))
     planned: list[tuple[list[int], list[int], bool]] = []
     places: dict[Place, Place] = {}
     for number, row in enumerate(rows):
         if is_chunk(row):
-            places[number, row.num_tokens - 1] = len(planned), 0
-            planned.append((list(range(starts[number], starts[number + 1])), [sources[number]], True))
+            first = 0
+            for stop in [*_cuts(row, page_size), row.num_tokens]:
+                places[number, stop - 1] = len(planned), 0
+                tokens = range(starts[number] + first, starts[number] + stop)
+                planned.append((list(tokens), [0 if first else sources[number]], not first))
+                first = stop
     parents = {number: _parents(row) for number, row in enumerate(rows) if not is_chunk(row)}
     level = [(number, 0) for number in parents]
     kept = True
@@ -87,6 +99,16 @@ def is_chunk(row: Row) -> bool:
         and all(index == last for index in row.logits_at)
         and bool(row.tail_mask[:, -1 - last :].sum() == (last + 1) * (last + 2) // 2)
     )
+
+
+def _cuts(row: Row, page_size: int) -> list[int]:
+    """After how many of its tokens a chunk is cut."""
+    if not page_size:
+        return []
+    start, stop = begin(row), row.pages.length
+    stride = _STRIDE * page_size
+    ends = {*range(start // stride * stride + stride, stop, stride), stop // page_size * page_size}
+    return sorted(end - start for end in ends if start < end < stop)
 
 
 def _parents(row: Row) -> list[int]:

@@ -98,6 +98,11 @@ class PageTable:
         self._count = 0
         """Pages in all, these included."""
 
+    @property
+    def number(self) -> int:
+        """Its number in the pool's tables, while it has pages."""
+        return self._number
+
     def __len__(self) -> int:
         """Local indices: a whole number of pages. Those from `first` on have a slot."""
         return self._count * self._pool.page_size

@@ -17,14 +17,13 @@ from torch import Tensor
 
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.passes import Passes, begin, passes_of
+from specsplit.model.pages.snapshots import Snapshots, States
+from specsplit.model.pages.tables import PageTables
 from specsplit.model.tensors.transfer import on_device
 
 _EMPTY: Final = 0
 """Which of the kept states are those of an empty text: zeros."""
 _FEWEST: Final = 8
-
-States = list[Tensor]
-"""All states that one module keeps of n texts: [n, ...] each."""
 
 
 class RecurrentStates:
@@ -39,6 +38,8 @@ class RecurrentStates:
         self._made: list[list[States]] = []
         """What the last forward has made, by module and pass."""
         self._planned: Passes | None = None
+        self._tables: PageTables | None = None
+        self.snapshots: Final = Snapshots()
         self.passes: Passes | None = None
         """How the forward is to be run that is under way; None: none is."""
 
@@ -48,14 +49,15 @@ class RecurrentStates:
         return sum(state[0].nbytes for states in self._kept for state in states)
 
     @contextmanager
-    def forward(self, rows: Sequence[Row]) -> Iterator[None]:
-        """While inside, one forward of these rows is run.
+    def forward(self, rows: Sequence[Row], tables: PageTables) -> Iterator[None]:
+        """While inside, one forward of these rows is run, whose pages are in these tables.
 
         Raises ValueError for a row that begins neither where its text does, nor where its session's states are.
         """
-        self._rows = rows
+        self._rows, self._tables = rows, tables
+        page_size = tables.page_size if self.snapshots.limit_bytes else 0
         self._made = [[] for _ in self._kept]
-        self._planned = self.passes = passes_of(rows, [self._source(row) for row in rows], self._put)
+        self._planned = self.passes = passes_of(rows, [self._source(row) for row in rows], self._put, page_size)
         try:
             yield
         finally:
@@ -89,6 +91,33 @@ class RecurrentStates:
                     state.index_copy_(0, table, new.index_select(0, source))
         depths = [int(row.positions[token] - row.positions[0]) for row, token in tokens]
         self._lengths[tables] = [begin(row) + depth + 1 for (row, _), depth in zip(tokens, depths, strict=True)]
+        for row, token in tokens:
+            self._snap(numbers[id(row)], row, token)
+
+    def resume(self, table: int, page: int, length: int) -> None:
+        """Let the session of a page table go on behind a page, of which there is a snapshot, and which is the end of `length` tokens."""
+        self._make_room(1 + table)
+        for states, known in zip(self._kept, self.snapshots.get(page), strict=True):
+            for state, one in zip(states, known, strict=True):
+                state[1 + table] = one[0]
+        self._lengths[1 + table] = length
+
+    def _snap(self, number: int, row: Row, token: int) -> None:
+        """Keep the states behind the pages that a row has completed up to a token, as far as they were made."""
+        assert self._planned is not None and self._tables is not None, "there was a forward"
+        size = self._tables.page_size
+        for depth, node in enumerate(np.flatnonzero(row.tail_mask[token]).tolist()):
+            count = begin(row) + depth + 1
+            if count % size:
+                continue
+            (page,) = self._tables.read(row.pages.table, count // size - 1, count // size).tolist()
+            place = self._planned.places.get((number, node))
+            if place is None or not self.snapshots.limit_bytes:
+                self.snapshots.drop([page])
+            else:
+                self.snapshots.put(
+                    page, [[state[place[1], None].clone() for state in made[place[0]]] for made in self._made]
+                )
 
     def _source(self, row: Row) -> int:
         """Which of the kept states a row goes on from."""

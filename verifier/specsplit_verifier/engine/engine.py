@@ -26,6 +26,7 @@ from specsplit.errors import RankLost
 from specsplit.features import FeatureNeed
 from specsplit.membership import StartWave
 from specsplit.model.pages.pool import PagePool
+from specsplit.model.pages.states import RecurrentStates
 from specsplit.ranks.rank import Rank
 from specsplit.settings import VerifierSettings
 from specsplit.values import ModelInfo
@@ -65,8 +66,7 @@ class Engine:
         self._outbox = outbox
         self.rank = Rank(runner.lockstep, clock)
         target, recipe, grouped = runner.target, runner.extractor.recipe, not self.rank.alone
-        recurrent = target.states is not None
-        self._core = core_of(target.info, target.pool, recipe, settings, clock, grouped=grouped, recurrent=recurrent)
+        self._core = core_of(target.info, target.pool, recipe, settings, clock, grouped=grouped, states=target.states)
         for profiled in runner.profile:
             self._core.cost.observe(*profiled)
         self._inbox = Inbox() if inbox is None else inbox
@@ -187,15 +187,16 @@ def core_of(
     planner: Planner | None = None,
     *,
     grouped: bool = False,
-    recurrent: bool = False,
+    states: RecurrentStates | None = None,
 ) -> EngineCore:
     """Put together all of an engine but its threads and its model (`info`, `pool`, `recipe`); without `planner` that of the settings.
 
-    `grouped`: it is of a rank of a group. `recurrent`: the model has states, of which nothing is kept but those at the end of a text: no
-    session begins where another has been.
+    `grouped`: it is of a rank of a group. `states`: those of its recurrent layers; None: it has none.
     """
-    sharing = settings.prefix_cache and not recurrent
-    kv = KVCacheManager(pool, prefix_cache=sharing, feature_bytes=settings.prefix_features_bytes, recurrent=recurrent)
+    if states is not None and settings.prefix_cache:
+        states.snapshots.limit_bytes = settings.prefix_states_bytes
+    sharing, feature_bytes = settings.prefix_cache, settings.prefix_features_bytes
+    kv = KVCacheManager(pool, prefix_cache=sharing, feature_bytes=feature_bytes, states=states)
     scheduler = Scheduler(info, kv, max_sessions=settings.max_sessions)
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)

@@ -16,6 +16,7 @@ from typing import Final
 
 from specsplit.features import Features
 from specsplit.model.pages.pool import PagePool, PageTable
+from specsplit.model.pages.states import RecurrentStates
 from specsplit.model.pages.tables import RowPages
 from specsplit.prefix import BLOCK, FIRST_PAGES
 from specsplit.records import KVCounters
@@ -49,16 +50,22 @@ class KVCacheManager:
     """Gives pages to sessions, and takes them back."""
 
     def __init__(
-        self, pool: PagePool, *, prefix_cache: bool = True, feature_bytes: int = 0, recurrent: bool = False
+        self,
+        pool: PagePool,
+        *,
+        prefix_cache: bool = True,
+        feature_bytes: int = 0,
+        states: RecurrentStates | None = None,
     ) -> None:
         """Without `prefix_cache` no session finds what another has computed. `feature_bytes`: for features of shared pages, at most.
 
-        `recurrent`: the model has states, so that a text is computed again from its beginning on, whatever is wanted of it.
+        `states`: those that the model keeps, if it is recurrent. A text then goes on where there are states of it, and where something in
+        the middle of it is wanted again, all before that is computed again.
         """
         self.pool: Final = pool
         self.counters: Final = KVCounters()
         self._sharing: Final = prefix_cache
-        self._recurrent: Final = recurrent
+        self._states: Final = states
         self._cache: Final = PrefixCache(pool, feature_bytes=feature_bytes)
         self._prefixes: dict[int, Prefix] = {}
         """Prefixes by session id."""
@@ -133,14 +140,17 @@ class KVCacheManager:
 
         Those may need that page in the very next step, and would preempt the session for it. Pages of an equal beginning are shared.
         """
-        length, pages = len(session.tokens), self._known(session)
+        length, pages = len(session.tokens), self._behind_states(session, self._known(session))
         prefix, first = self._prefix(session, pages), self._first_seen(pages)
         most = min(self.most_pages(length, session.plan.num_draft_tokens), self.pool.total_pages)
         lacking = min(most + running, self.pool.total_pages) - (pages - first)
-        if lacking > self.free_pages or lacking > self.free_pages - self._idle(prefix):
+        if lacking > self.free_pages or lacking > self.free_pages - self._idle(prefix, pages):
             return False
         known = prefix.digests[:pages]
-        session.table.adopt(self._cache.take(known[first:]), behind=first)
+        taken = self._cache.take(known[first:])
+        session.table.adopt(taken, behind=first)
+        if self._states is not None and pages:
+            self._states.resume(session.table.number, int(taken[-1]), pages * self.pool.page_size)
         prefix.shared = len(known)
         session.kv_length = len(known) * self.pool.page_size
         self._cache.used(known)
@@ -185,7 +195,7 @@ class KVCacheManager:
         placed: list[tuple[Session, range, RowPages]] = []
         size, taken = self.pool.page_size, 0
         for session, positions in chunks:
-            start = 0 if self._recurrent else positions.start // size * size
+            start = 0 if self._states is not None else positions.start // size * size
             if session.table.first > self.pool.first_seen(start):
                 replayed = self._replays.place(session.id, positions)
                 placed += [] if replayed is None else [(session, *replayed)]
@@ -295,8 +305,19 @@ class KVCacheManager:
                 prefix.known = page if unbroken <= self._first_seen(page) else prefix.known
         return prefix.known
 
-    def _idle(self, prefix: Prefix) -> int:
-        """How many of the pages are idle that are taken of a text whose first pages are known."""
+    def _behind_states(self, session: Session, pages: int) -> int:
+        """How many of the known pages of a text, from the front, end where it can go on: for a recurrent model, behind known states."""
+        if self._states is None:
+            return pages
+        digests = self._prefix(session, pages).digests
+        while pages and self._cache.page(digests[pages - 1]) not in self._states.snapshots:
+            pages -= 1
+        return pages
+
+    def _idle(self, prefix: Prefix, taken: int) -> int:
+        """How many of the pages are idle that are taken of a text whose first pages are known; most often these are all known ones."""
+        if taken < prefix.known:
+            return self._cache.idle(prefix.digests[self._first_seen(taken) : taken])
         pages, changes, _ = prefix.idle
         if (pages, changes) != (prefix.known, self._cache.idle_changes):
             count = self._cache.idle(prefix.digests[self._first_seen(prefix.known) : prefix.known])

@@ -50,6 +50,10 @@ class PrefixCache:
         """Append to the digests of a text's pages, from the front, until there are `count`."""
         extend(digests, tokens, count, self._pool.page_size, self._salt)
 
+    def page(self, digest: bytes) -> int:
+        """Look up a page that is here."""
+        return self._pages[digest]
+
     def first_unknown(self, digests: Sequence[bytes], start: int, stop: int) -> int:
         """The first page, of those from `start` on, that is not here; `stop` if all before that are."""
         for page in range(start, stop):
