@@ -99,6 +99,9 @@ RECURRENT: dict[str, Callable[[], PretrainedConfig]] = {
         "lfm2", **_TINY | _STATES, layer_types=2 * ["conv", "full_attention"]
     ),
     "state spaces alone": lambda: AutoConfig.for_model("mamba2", **_TINY | _SPACES, num_heads=8, expand=2),
+    "states that one token at a time goes on from": lambda: AutoConfig.for_model(
+        "mamba", **_TINY | _SPACES, time_step_rank=4, expand=2
+    ),
     "state spaces beside attention": lambda: AutoConfig.for_model(
         "falcon_h1",
         **_TINY | {"initializer_range": 0.1, "head_dim": 8},

@@ -22,7 +22,7 @@ def own_states(model: PreTrainedModel, tokens: list[int]) -> dict[int, torch.Ten
     """By layer, [T, h]. transformers norms the last of its list, so the last decoder layer's own output is no part of it."""
     with torch.inference_mode():
         states = model(input_ids=torch.tensor([tokens]), output_hidden_states=True).hidden_states
-    first = int(model.config.model_type == "mamba2")  # whose list lacks what goes into the first layer
+    first = int(model.config.model_type in ("mamba", "mamba2"))  # whose list lacks what goes into the first layer
     return {**{layer: state[0] for layer, state in enumerate(states[:-1], first)}, LAST: states[-1][0]}
 
 

@@ -82,6 +82,12 @@ def test_a_chunk_is_cut_behind_its_last_whole_page_and_behind_every_sixteenth() 
     assert {node: step for (_, node), (step, _) in longer.places.items()} == {53: 0, 117: 1, 149: 2, 150: 3}
 
 
+def test_where_layers_do_not_go_on_with_several_tokens_only_the_beginning_of_a_text_is_read_at_once() -> None:
+    rows = [Row.chunk([1, 2, 3], alone(3)), Row.chunk([4, 5, 6], alone(8))]
+    passes = passes_of(rows, [0, 7], torch.from_numpy, continues=False)
+    assert [step.tokens.tolist() for step in passes.passes] == [[0, 1, 2], [3], [4], [5]]
+
+
 def test_snapshots_stay_within_their_memory_and_those_used_last_stay() -> None:
     snapshots = Snapshots()
     snapshots.limit_bytes = 3 * 40

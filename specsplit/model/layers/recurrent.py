@@ -8,6 +8,7 @@ whatever kernels they have found.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
@@ -24,6 +25,12 @@ from specsplit.model.pages.passes import Pass
 from specsplit.model.pages.snapshots import States
 from specsplit.model.pages.states import RecurrentStates
 
+_log = logging.getLogger(__name__)
+
+_BEFORE: Final = 16
+"""Tokens of the text that modules are to go on from at load."""
+_ALIKE: Final = 0.1
+"""What states may differ by, as a share of them, that are rounded otherwise."""
 _CACHES: Final = ("cache_params", "past_key_values")
 """What modules call the cache that they are handed."""
 
@@ -81,7 +88,7 @@ class RecurrentModule:
         whole = [torch.cat(each).index_select(0, restore)[None] for each in zip(*outputs, strict=True)]
         return tuple(whole) if len(whole) > 1 else whole[0]
 
-    def states_in(self, layer: LinearAttentionLayer) -> States:
+    def states_in(self, layer: Any) -> States:
         """Its states, [n, ...] each, as they are in a layer of a cache."""
         states = [_states(layer, key)[key.number] for key in self._keys]
         return [state for state in states if state is not None]
@@ -109,27 +116,55 @@ def recurrent_modules(model: PreTrainedModel) -> tuple[list[RecurrentModule], Re
         cache = _WatchedCache(config=model.config)
     if not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers):
         return [], None
-    token = torch.zeros(1, 1, dtype=torch.long, device=model.device)
-    call: dict[str, Any] = {cache_name(model) or _CACHES[-1]: cache, "position_ids": token}
-    with (
-        torch.inference_mode(),
-        refusing("it fails on a single token, with a cache for the states of its layers"),
-        cache.watching(model),
-    ):
-        run_model(model, TrialForward(), input_ids=token, use_cache=True, **call)
-    modules: list[RecurrentModule] = []
-    made: list[States] = []
-    for module, keys in cache.keys.items():
-        layer: Any = cache.layers[_layer_of(module)]
-        modules.append(RecurrentModule(module, sorted(keys), layer))
-        made.append(modules[-1].states_in(layer))
-        module.forward = modules[-1]
+    with refusing("it fails with a cache for the states of its layers"), cache.watching(model):
+        _read(model, cache, [1])
+    found = {
+        module: RecurrentModule(module, sorted(keys), _layer_in(cache, module)) for module, keys in cache.keys.items()
+    }
+    modules = list(found.values())
     if not modules:
         return [], None
-    states = RecurrentStates(made)
-    for number, module in enumerate(modules):
-        module.keep_in(states, number)
+    with refusing("it fails with the states of its layers"):
+        continues = _continues(model, modules)
+    if not continues:
+        _log.info(
+            "the recurrent layers of %s go on from states with one token only: a prompt is read token by token behind its first chunk, "
+            "which takes long; a larger step_token_budget makes that chunk longer",
+            type(model).__name__,
+        )
+    states = RecurrentStates([module.states_in(cache.layers[module.layer]) for module in modules], continues=continues)
+    for number, (module, own) in enumerate(found.items()):
+        own.keep_in(states, number)
+        module.forward = own
     return modules, states
+
+
+@torch.inference_mode()
+def _read(model: PreTrainedModel, cache: Cache, sizes: Sequence[int]) -> None:
+    """Have a model read a text into a cache, in forwards of so many tokens, without attention."""
+    text = torch.arange(sum(sizes), device=model.device)[None]
+    name = cache_name(model) or _CACHES[-1]
+    for positions in text.split(list(sizes), dim=1):
+        call: dict[str, Any] = {
+            name: cache,
+            "input_ids": positions % model.config.vocab_size,
+            "position_ids": positions,
+        }
+        run_model(model, TrialForward(), use_cache=True, **call)
+
+
+def _continues(model: PreTrainedModel, modules: Sequence[RecurrentModule]) -> bool:
+    """Whether the modules go on from states with two tokens as they do with one after the other; some forget what came before."""
+    at_once, one_by_one = (_WatchedCache(config=model.config) for _ in range(2))
+    for cache, sizes in ((at_once, [_BEFORE, 2]), (one_by_one, [_BEFORE, 1, 1])):
+        with cache.watching(model):
+            _read(model, cache, sizes)
+    pairs = (
+        pair
+        for module in modules
+        for pair in zip(*(module.states_in(cache.layers[module.layer]) for cache in (at_once, one_by_one)), strict=True)
+    )
+    return all(bool((one - other).float().norm() <= _ALIKE * other.float().norm()) for one, other in pairs)
 
 
 class _WatchedCache(DynamicCache):
@@ -176,6 +211,10 @@ class _WatchedCache(DynamicCache):
 def _layer_of(module: nn.Module) -> int:
     number: Any = module.layer_idx
     return int(number)
+
+
+def _layer_in(cache: Cache, module: nn.Module) -> Any:
+    return cache.layers[_layer_of(module)]
 
 
 def _states(layer: LinearAttentionLayer, key: _Key) -> dict[int, Tensor | None]:

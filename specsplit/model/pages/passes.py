@@ -51,26 +51,33 @@ class Passes:
 
 
 def passes_of(
-    rows: Sequence[Row], sources: Sequence[int], put: Callable[[NDArray[np.int64]], Tensor], page_size: int = 0
+    rows: Sequence[Row],
+    sources: Sequence[int],
+    put: Callable[[NDArray[np.int64]], Tensor],
+    page_size: int = 0,
+    *,
+    continues: bool = True,
 ) -> Passes:
     """Lay rows out; `sources`: by row, which of the kept states it goes on from. `put` takes indices to the device.
 
     `page_size`: chunks are cut where the states behind a page are wanted, which are those behind the last page that ends in the chunk, and
-    behind some before it; 0 cuts none. Raises ValueError for a row that sees tokens of a tree that are not its own: those of a drafter,
-    whose states nobody keeps.
+    behind some before it; 0 cuts none. `continues`: whether layers go on from states with more than one token; else a chunk that is not the
+    beginning of a text is run token by token. Raises ValueError for a row that sees tokens of a tree that are not its own: those of a
+    drafter, whose states nobody keeps.
     """
     starts = list(accumulate((row.num_tokens for row in rows), initial=0))
+    chunks = {number for number, row in enumerate(rows) if is_chunk(row) and (continues or not begin(row))}
     planned: list[tuple[list[int], list[int], bool]] = []
     places: dict[Place, Place] = {}
     for number, row in enumerate(rows):
-        if is_chunk(row):
+        if number in chunks:
             first = 0
             for stop in [*_cuts(row, page_size), row.num_tokens]:
                 places[number, stop - 1] = len(planned), 0
                 tokens = range(starts[number] + first, starts[number] + stop)
                 planned.append((list(tokens), [0 if first else sources[number]], not first))
                 first = stop
-    parents = {number: _parents(row) for number, row in enumerate(rows) if not is_chunk(row)}
+    parents = {number: _parents(row) for number, row in enumerate(rows) if number not in chunks}
     level = [(number, 0) for number in parents]
     kept = True
     while level:

@@ -29,8 +29,12 @@ _FEWEST: Final = 8
 class RecurrentStates:
     """The states of all recurrent modules of a model, for the sessions of one pool of pages: each has those of its page table."""
 
-    def __init__(self, modules: Sequence[States]) -> None:
-        """`modules`: of every module its states of one text, [1, ...] each, for their shapes and types."""
+    def __init__(self, modules: Sequence[States], *, continues: bool = True) -> None:
+        """`modules`: of every module its states of one text, [1, ...] each, for their shapes and types.
+
+        `continues`: whether the modules go on from states with more than one token at once.
+        """
+        self._continues: Final = continues
         self._kept = [[state.new_zeros(_FEWEST, *state.shape[1:]) for state in states] for states in modules]
         self._lengths = np.zeros(_FEWEST, dtype=np.int64)
         """Tokens that the kept states are behind."""
@@ -55,9 +59,11 @@ class RecurrentStates:
         Raises ValueError for a row that begins neither where its text does, nor where its session's states are.
         """
         self._rows, self._tables = rows, tables
-        page_size = tables.page_size if self.snapshots.limit_bytes else 0
+        page_size = tables.page_size if self.snapshots.limit_bytes and self._continues else 0
         self._made = [[] for _ in self._kept]
-        self._planned = self.passes = passes_of(rows, [self._source(row) for row in rows], self._put, page_size)
+        self._planned = self.passes = passes_of(
+            rows, [self._source(row) for row in rows], self._put, page_size, continues=self._continues
+        )
         try:
             yield
         finally:
