@@ -70,6 +70,7 @@ def test_with_levels_drawn_in_one_go_the_text_is_the_targets_own(
     assert drafter.table.proposer.pages.used == 0
 
 
+@pytest.mark.slow
 def test_sessions_of_two_verifiers_and_two_kinds_of_drafters_get_the_targets_own_text(source: ModelSource) -> None:
     drafters = (DrafterSpec(), DrafterSpec(DrafterKind.NGRAM))
     scenario = replace(SHORT, drafters=drafters, verifiers=2, arrivals=Poisson(50.0), requests=4)

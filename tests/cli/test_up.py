@@ -47,6 +47,7 @@ def secured(folder: Path) -> Path:
     return folder / "up.toml"
 
 
+@pytest.mark.slow
 def test_up_over_tls_with_tokens_prints_a_line_that_generates_and_ends_on_ctrl_c_without_a_warning(
     tmp_path: Path,
 ) -> None:

@@ -24,6 +24,7 @@ from transformers import (
 from transformers.utils import logging
 
 from specsplit.model import CausalLM
+from tests.support.slow import slowly
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 _TINY: dict[str, Any] = {
@@ -163,7 +164,13 @@ def tiny_config() -> Callable[..., dict[str, Any]]:
     return lambda **changes: {**_TINY, **changes}
 
 
-@pytest.fixture(params=[*CONFIGS, *OTHER_LAYERS, *RECURRENT, "pocket"], scope="session")
+QUICK = ["delta rules", "states that one token at a time goes on from"]
+
+
+@pytest.fixture(
+    params=[*CONFIGS, *OTHER_LAYERS, *QUICK, *slowly(*(kind for kind in RECURRENT if kind not in QUICK)), "pocket"],
+    scope="session",
+)
 def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[CausalLM, PreTrainedModel]:
     """One model twice: served by us, and as transformers has it. Every architecture with random weights, and the pocket target."""
     return _pair(POCKET if request.param == "pocket" else folders[request.param])

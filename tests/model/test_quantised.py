@@ -83,8 +83,11 @@ def compressed(form: str, kind: str, bits: int = 8) -> dict[str, Any]:
 
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [_BLOCK, _BLOCK], "activation_scheme": "dynamic", "fmt": "e4m3"}
-ROUNDING = {"float32": 0.02, "bfloat16": 0.1}
-"""By how much two forwards may differ: where activations are rounded too, a last bit chooses between two numbers."""
+ROUNDING = {"float32": 0.1, "bfloat16": 0.2}
+"""By how much two forwards may differ: where activations are rounded too, a last bit chooses between two numbers.
+
+    On one processor that made 0.028 in float32; a scale that is wrong makes 1 and more.
+    """
 FORMS: dict[str, tuple[Quantise, dict[str, Any]]] = {
     "compressed-tensors, float": (eight_bits(torch.float8_e4m3fn, 448), compressed("float-quantized", "float")),
     "compressed-tensors, int": (eight_bits(torch.int8, 127), compressed("int-quantized", "int")),
@@ -185,7 +188,7 @@ def test_the_text_model_in_a_quantised_multimodal_folder_is_served(tmp_path: Pat
         lambda name, weight: {name: weight} if "vision" in name or kept in name else quantise(name, weight),
         said,
     )
-    assert 0.001 < apart(load(tmp_path), exact) < 0.3
+    assert 0.001 < apart(load(tmp_path), exact) < 0.6
 
 
 @pytest.mark.parametrize(

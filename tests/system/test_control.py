@@ -56,6 +56,7 @@ def test_the_controller_is_switched_while_sessions_run_and_they_go_on(cluster: L
     as_soon_as(lambda: controllers(cluster) == {"verifier-0": "static"})
 
 
+@pytest.mark.slow
 def test_status_and_results_say_why_nothing_is_drafted(
     cluster: LocalCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

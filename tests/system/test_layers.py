@@ -22,7 +22,6 @@ LAYERS = "layers that differ"
 PROMPTS = [[(7 * index * index + 3 * start) % 250 for index in range(12 + 5 * start)] for start in range(4)]
 
 
-STATES = "delta rules"
 ALL = {**OTHER_LAYERS, **RECURRENT}
 
 
@@ -34,9 +33,7 @@ def write_model(folder: Path, config: PretrainedConfig) -> Path:
     return folder
 
 
-@pytest.fixture(
-    scope="module", params=[LAYERS, STATES, *slowly(*(name for name in ALL if name not in (LAYERS, STATES)))]
-)
+@pytest.fixture(scope="module", params=[LAYERS, *slowly(*(name for name in ALL if name != LAYERS))])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp(request.param.replace(" ", "-")), ALL[request.param]())
 

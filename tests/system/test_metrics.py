@@ -79,6 +79,7 @@ def accepted_more_than(tokens: int, places: Places) -> tuple[float, float]:
     return steps - now("specsplit_accept_length_bucket", le=f"{tokens:.1f}"), steps
 
 
+@pytest.mark.slow
 def test_a_plan_that_changes_under_load_is_seen_in_the_metrics(cluster: LocalCluster, places: Places) -> None:
     def plan_is(num_steps: float, num_draft_tokens: float) -> bool:
         now = places.scraped("verifier-0")

@@ -263,7 +263,7 @@ async def test_features_of_a_shared_beginning_are_kept_and_not_computed_again(tm
         reader.check(session, text, features_of(folder, text, need))
 
 
-@pytest.mark.parametrize("kind", [DrafterKind.EAGLE3, *slowly(DrafterKind.EAGLE)])
+@pytest.mark.parametrize("kind", slowly(DrafterKind.EAGLE3, DrafterKind.EAGLE))
 async def test_a_head_on_a_shared_beginning_is_accepted_as_often_as_on_its_own(kind: DrafterKind) -> None:
     """Each time the second request of a drafter that knows nothing yet, since drafters learn from what was picked.
 

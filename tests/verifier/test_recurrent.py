@@ -15,6 +15,7 @@ from specsplit.membership import Roster
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, PlanChanges, Stopping
 from tests.model.conftest import RECURRENT
+from tests.support.slow import slowly
 from tests.verifier.conftest import decode, recorded, verifier_over
 from tests.verifier.reader import features_of, reading
 
@@ -83,7 +84,7 @@ async def test_a_late_joiner_gets_features_by_a_recompute_from_the_beginning(
     assert not second.sessions[1].blocked and end.speculation.accepted > 10
 
 
-@pytest.mark.parametrize("states_bytes", [1 << 30, 0])
+@pytest.mark.parametrize("states_bytes", [1 << 30, *slowly(0)])
 async def test_a_session_that_is_preempted_or_begins_as_another_did_goes_on_where_states_are(
     target: Path, truth: list[list[int]], states_bytes: int
 ) -> None:

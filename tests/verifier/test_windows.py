@@ -71,6 +71,7 @@ async def test_texts_much_longer_than_the_pool_are_what_transformers_writes(
     assert not drafted or sum(end.speculation.accepted for _, end in results) > 50
 
 
+@pytest.mark.slow
 async def test_sessions_that_begin_side_by_side_and_are_preempted_write_what_transformers_writes(
     target: Path, truth: list[list[int]]
 ) -> None:
@@ -95,6 +96,7 @@ async def test_a_session_holds_its_window_and_what_it_adds_in_a_step(target: Pat
     assert used[-1] <= 4
 
 
+@pytest.mark.slow
 async def test_a_text_may_be_as_long_as_the_context_in_a_pool_that_holds_a_window_and_not_in_a_smaller_one(
     target: Path,
 ) -> None:
