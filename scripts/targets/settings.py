@@ -11,7 +11,7 @@ SMALL: Final[Settings] = {
     "vocab_size": 97,
     "hidden_size": 32,
     "intermediate_size": 48,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 8,
@@ -54,7 +54,7 @@ SMALL: Final[Settings] = {
     "linear_value_head_dim": 8,
     # encoders and decoders
     "encoder_layers": 2,
-    "decoder_layers": 3,
+    "decoder_layers": 4,
     "encoder_attention_heads": 4,
     "decoder_attention_heads": 4,
     "encoder_ffn_dim": 48,
@@ -74,7 +74,7 @@ _GEMMA_ASSISTANT: Final[Settings] = {
     **_GEMMA,
     "vocab_size_per_layer_input": 0,
     "hidden_size_per_layer_input": 0,
-    "num_kv_shared_layers": 3,
+    "num_kv_shared_layers": 4,
 }
 _DOTS3: Final[Settings] = {
     "num_key_value_heads": 4,
@@ -90,12 +90,22 @@ _DOTS3: Final[Settings] = {
     "index_head_dim": 8,
     "index_topk": 8,
 }
+_SOME_WINDOWS: Final[Settings] = {"layer_types": ["sliding_attention", "full_attention"] * 2}
+_INDEXER: Final[Settings] = {
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 8,
+    "indexer_budget": 16,
+    "indexer_compress_ratio": 4,
+}
 _DECODER: Final[Settings] = {"is_decoder": True}
 _PICTURES: Final[Settings] = {"patch_size": 8, "image_size": 16}
 
 OWN: Final[Mapping[str, Settings]] = {
     "axk1": _LATENT,
     "axk2": _LATENT,
+    "bailing_hybrid": {**_LATENT, "layer_group_size": 2},
+    "bamba": {"attn_layer_indices": [1]},
     "bert": _DECODER,
     "bert-generation": _DECODER,
     "big_bird": _DECODER,
@@ -134,7 +144,8 @@ OWN: Final[Mapping[str, Settings]] = {
     "ernie": _DECODER,
     "falcon_h1": {"mamba_d_ssm": 64},
     "fuyu": {"text_config": {"model_type": "persimmon"}},
-    "gemma3": {"vision_config": {"model_type": "siglip_vision_model", **_PICTURES}},
+    "gemma3": {"text_config": _SOME_WINDOWS, "vision_config": {"model_type": "siglip_vision_model", **_PICTURES}},
+    "gemma3_text": _SOME_WINDOWS,
     "gemma3n": {"vision_config": {"architecture": "mobilenetv3_small_100"}},
     "gemma3n_text": {**_GEMMA, "num_hidden_layers": 5},
     "gemma4": {"text_config": _GEMMA, "vision_config": {"position_embedding_size": 64}, "audio_config": None},
@@ -152,10 +163,17 @@ OWN: Final[Mapping[str, Settings]] = {
         "text_config": {"model_type": "qwen2"},
         "vision_config": {"mlp_dim": 48, "output_channels": 16, "image_size": 64},
     },
-    "gpt_neo": {"attention_types": [[["global", "local", "global"], 1]], "window_size": 20},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 20},
     "gptj": {"rotary_dim": 4},
-    "kimi_linear": {"linear_head_dim": 8, "linear_num_heads": 4},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "kimi_linear": {
+        **_LATENT,
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "linear_head_dim": 8,
+        "linear_num_heads": 4,
+    },
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
     "longcat_flash": {
         **_LATENT,
         "ffn_hidden_size": 48,
@@ -175,6 +193,8 @@ OWN: Final[Mapping[str, Settings]] = {
         "vision_config": {**_PICTURES, "crop_size": 16},
     },
     "qwen3_5": {"text_config": {}},
+    "qwen4_exp": {"text_config": _INDEXER},
+    "qwen4_exp_text": _INDEXER,
     "reformer": {"is_decoder": True, "axial_pos_embds": False, "attention_head_size": 8, "feed_forward_size": 48},
     "rembert": _DECODER,
     "roberta": _DECODER,
@@ -186,8 +206,8 @@ OWN: Final[Mapping[str, Settings]] = {
     "xlnet": {"d_head": 8},
     "xmod": {**_DECODER, "default_language": "en_XX"},
     "youtu": _LATENT,
-    "zamba": {"layers_block_type": ["mamba", "hybrid", "hybrid"]},
-    "zamba2": {"layers_block_type": ["mamba", "hybrid", "mamba"]},
+    "zamba": {"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]},
     "zaya": {"num_experts_per_tok": 1},
 }
 """What kinds need beside those, by the name that transformers has for them; what is None there keeps transformers' own default."""

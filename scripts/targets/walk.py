@@ -33,10 +33,12 @@ TOLERANCE: Final = 1e-5
 TOLERANCE_RECURRENT: Final = 1e-4
 """The same of models with recurrent layers, whose kernels compute a chunk in another way than a token."""
 _CONTEXT: Final = 256
-"""Of a model that does not say how long a context it takes."""
+"""Of a model that has to be told how long a context it is served in."""
 _PROMPT: Final = 45
 _CHUNKS: Final = (9, 1, 20, 14)
 """Tokens of the prompt that are computed together; the last token is the root of a tree."""
+_SNAPSHOTS: Final = 1 << 26
+"""Bytes for the states behind pages, which is more than there are."""
 _SHARED: Final = 40
 """Tokens of the prompt that a second session has in common with the first."""
 _PAGE: Final = 4
@@ -86,9 +88,10 @@ def walk(name: str) -> Finding:
         except Exception as error:  # noqa: BLE001 - whatever transformers raises
             return Finding(name, Outcome.UNBUILT, _sentence(error, folder))
         try:
-            said = hasattr(own.config.get_text_config(decoder=True), "max_position_embeddings")
-            lm = CausalLM.load(folder, num_pages=64, page_size=_PAGE, max_context=None if said else _CONTEXT)
-            return _judged(name, lm, largest_error(lm, own), needs="" if said else "needs `max_context`")
+            lm, needs = _loaded(folder)
+            if lm.states is not None:
+                lm.states.snapshots.limit_bytes = _SNAPSHOTS
+            return _judged(name, lm, largest_error(lm, own), needs)
         except LoadError as error:
             outcome = Outcome.WRONG if _only_repeats(error) else Outcome.REFUSED
             return Finding(name, outcome, _sentence(error, folder, typed=False))
@@ -118,6 +121,16 @@ def layers_of(lm: CausalLM) -> str:
     )
 
 
+def _loaded(folder: Path) -> tuple[CausalLM, str]:
+    """The model, and what it needs: if it is refused for want of `max_context`, it is loaded with one."""
+    try:
+        return CausalLM.load(folder, num_pages=64, page_size=_PAGE), ""
+    except LoadError as error:
+        if "set max_context" not in str(error):
+            raise
+    return CausalLM.load(folder, num_pages=64, page_size=_PAGE, max_context=_CONTEXT), "needs `max_context`"
+
+
 def _only_repeats(error: LoadError) -> bool:
     """Whether a refusal is no sentence of ours, but what code that is not ours has raised."""
     cause = error.__cause__
@@ -125,7 +138,7 @@ def _only_repeats(error: LoadError) -> bool:
     return cause is not None and not refused_there and type(cause).__name__ in str(error)
 
 
-def _judged(name: str, lm: CausalLM, error: float, *, needs: str) -> Finding:
+def _judged(name: str, lm: CausalLM, error: float, needs: str) -> Finding:
     allowed = TOLERANCE if lm.states is None else TOLERANCE_RECURRENT
     if error <= allowed:
         return Finding(name, Outcome.SERVED, "; ".join(filter(None, (layers_of(lm), needs))), error)
@@ -228,13 +241,16 @@ def _forward(lm: CausalLM, row: Row) -> Tensor:
 
 
 def _share(lm: CausalLM, first: _Session, second: _Session) -> None:
-    """Have the second session begin with pages of the first, as a hit of the prefix cache does, unless states begin with its text."""
-    if lm.states is not None:
-        return
+    """Have the second session begin with pages of the first, as a hit of the prefix cache does: as many as states are kept behind."""
     pages = first.table.pages(0, _SHARED // _PAGE)
+    if lm.states is not None:
+        while len(pages) and int(pages[-1]) not in lm.states.snapshots:
+            pages = pages[:-1]
     lm.pool.share(pages)
     second.table.adopt(pages)
-    second.stored = _SHARED
+    second.stored = len(pages) * _PAGE
+    if lm.states is not None and len(pages):
+        lm.states.resume(second.table.number, int(pages[-1]), second.stored)
 
 
 def _along(own: PreTrainedModel, before: list[int], nodes: Sequence[int], parents: Sequence[int]) -> Tensor:

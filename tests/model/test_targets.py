@@ -26,6 +26,7 @@ SAMPLE = (
     "gpt_bigcode",  # one KV head
     "gpt_oss",  # sinks, experts
     "llama4_text",  # chunks
+    "mamba",  # states that one token at a time goes on from
     "mistral",  # windows
     "qwen3_5",  # a config inside of another
     "roberta",  # counts positions otherwise

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from specsplit.model.graphs import Buckets, StaticAttention
 
 NAME: Final = "specsplit"
+OTHERS: Final = ": choose another model, docs/targets.md lists those that are served"
+"""What to do about a model that is not."""
 TOLD: Final = "specsplit_told"
 """For a look at load: the ForwardBatch is told of the `mask` that the model makes for the layer, a ToldMask or None."""
 
@@ -136,9 +138,7 @@ class ToldMask(NamedTuple):
 
     def __getattr__(self, name: str) -> Any:
         """Refuses a model that takes it for a tensor: what it makes of its mask is attention that nobody here knows."""
-        raise LoadError(
-            "it changes its attention mask in its layers, which are then not told what a mask says: not supported"
-        )
+        raise LoadError(f"it changes its attention mask in its layers, and what they then see is not known{OTHERS}")
 
 
 def _told_mask(

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from specsplit.errors import LoadError, SpecsplitError
-from specsplit.model.attention.interface import NAME, TOLD, ForwardBatch, ToldMask, run_model
+from specsplit.model.attention.interface import NAME, OTHERS, TOLD, ForwardBatch, ToldMask, run_model
 from specsplit.model.attention.softmax import SINKS
 from specsplit.model.pages.geometry import NO_ATTENTION, Geometry, Layer, Span
 
@@ -28,7 +28,7 @@ _HARMLESS: Final = {"position_ids", "is_causal"}
 _DESCRIBED: Final = {"mask", "sliding_window", "softcap", SINKS}
 """What a `Layer` says."""
 _WHY: Final = {
-    "position_bias": "it adds a position bias to its attention logits, which the attention backends do not do",
+    "position_bias": f"it adds a position bias to its attention logits, which the attention backends do not do{OTHERS}",
 }
 
 
@@ -71,12 +71,19 @@ def check_config(config: PretrainedConfig, max_context: int | None = None) -> No
     """Raise LoadError for what can be told from config.json not to be served in a context of so many tokens; None: all of it."""
     facts = config.to_dict()
     if config.is_encoder_decoder:
-        raise LoadError(f"{config.model_type} is an encoder-decoder; specsplit serves decoder-only language models")
+        raise LoadError(
+            f"{config.model_type} is an encoder-decoder; specsplit serves decoder-only language models{OTHERS}"
+        )
     partial = set(facts.get("layer_types") or ()) - _ATTENTION_LAYERS - _STATE_LAYERS - _BLANK_LAYERS
     if partial:
         kinds = ", ".join(sorted(partial))
         raise LoadError(
             f"{config.model_type} has layers of kind {kinds}: only layers with keys and values per token, or with states, are supported"
+            + OTHERS
+        )
+    if not hasattr(config, "num_hidden_layers"):
+        raise LoadError(
+            f"{config.model_type} does not say how many layers it has (num_hidden_layers): it is no stack of decoder layers{OTHERS}"
         )
     served = context_of(config, max_context)
     steady = min(_steady_lengths(facts.get("rope_parameters"), served), default=served)
@@ -103,6 +110,10 @@ def measure(model: PreTrainedModel, max_context: int, states: Collection[int] = 
             max_context,
             {*states, *_blank(model.config)},
         )
+    except LoadError as error:
+        if error.__cause__ is None or model.is_backend_compatible():
+            raise
+        raise _not_by_the_interface() from None
     finally:
         model.set_attn_implementation(NAME)
 
@@ -120,6 +131,10 @@ def observe(
     return recorder.geometry(num_layers, without)
 
 
+def _not_by_the_interface() -> LoadError:
+    return LoadError(f"it does not use transformers' AttentionInterface, so its attention cannot be paged{OTHERS}")
+
+
 class _Recorder:
     """A ForwardBatch of one token (whose attention is its own value) that notes what it is called with."""
 
@@ -131,9 +146,9 @@ class _Recorder:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
         told = {name: given for name, given in extras.items() if given is not None and given is not False}
-        for name in told.keys() - _HARMLESS - _DESCRIBED:
+        for name in sorted(told.keys() - _HARMLESS - _DESCRIBED):
             raise LoadError(
-                _WHY.get(name, f"it tells its attention {name}, which specsplit does not know how to honour")
+                _WHY.get(name, f"it tells its attention {name}, which specsplit does not know how to honour{OTHERS}")
             )
         self._layers[layer] = Layer(
             query.shape[1],
@@ -155,16 +170,16 @@ class _Recorder:
             if _is(span, mask, self._max_context):
                 return span
         raise LoadError(
-            f"layer {layer} sees other tokens than those before its own, a window of them, or the chunk that it is in: not supported"
+            f"layer {layer} sees other tokens than those before its own, a window of them, or the chunk that it is in{OTHERS}"
         )
 
     def geometry(self, num_layers: int, without: Collection[int]) -> Geometry:
         if not set(range(num_layers)) - set(without) <= self._layers.keys() <= set(range(num_layers)):
             if not self._layers:
-                raise LoadError("it does not use transformers' AttentionInterface, so its attention cannot be paged")
+                raise _not_by_the_interface()
             raise LoadError(
                 f"{len(self._layers)} of its {num_layers} layers attend through transformers' AttentionInterface; all of them have to, "
-                "but for layers whose states are kept in transformers' cache"
+                f"but for layers whose states are kept in transformers' cache{OTHERS}"
             )
         return Geometry(tuple(self._layers.get(index, NO_ATTENTION) for index in range(num_layers)))
 

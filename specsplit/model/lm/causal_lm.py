@@ -20,6 +20,7 @@ from specsplit.model.attention.support import check_config, measure, refusing
 from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, SharedGraphs, StaticAttention
 from specsplit.model.layers.capture import Capture, Hidden, decoder_layers
 from specsplit.model.layers.cpu import packed, replace_layers
+from specsplit.model.layers.positions import tell_positions
 from specsplit.model.layers.recurrent import recurrent_modules
 from specsplit.model.layers.regional import Backend, compile_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh, no_rows
@@ -60,6 +61,7 @@ class CausalLM(ModelRunner):
         self.blocks.assemble()
         # What is run at load is looked at by asking the device, which would wait for ever for a process that has gone.
         settled = model.register_forward_hook(lambda *_: self.blocks.synchronize())
+        tell_positions(model, info.max_context)
         modules, self.states = recurrent_modules(model)
         super().__init__(
             measure(model, info.max_context, {module.layer for module in modules}),

@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils.logging import disable_progress_bar
 
 from specsplit.errors import LoadError, SpecsplitError
-from specsplit.model.attention.interface import NAME
+from specsplit.model.attention.interface import NAME, OTHERS
 from specsplit.model.attention.support import check_config, check_folder, context_of, refusing
 from specsplit.model.layers.inflate import inflate
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
@@ -85,7 +85,7 @@ def _load_model(
                     return text_part(_random(kind._from_config, outer, resolved, random_on))
                 return text_part(_load_weights(kind.from_pretrained, folder, outer, resolved, {}))
         if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-            raise LoadError(f"transformers has no causal language model of the kind {config.model_type}")
+            raise LoadError(f"transformers has no causal language model of the kind {config.model_type}{OTHERS}")
         names = {} if config is whole else TEXT_NAMES
         if random_on is not None:
             return _random(AutoModelForCausalLM.from_config, config, resolved, random_on)
@@ -128,7 +128,7 @@ def _load_weights(
             )
     except KeyError as error:  # older architectures look their attention class up by name, and find none of ours
         raise LoadError(
-            f"{config.model_type} does not use transformers' AttentionInterface: {error} is not known"
+            f"{config.model_type} does not use transformers' AttentionInterface: {error} is not known{OTHERS}"
         ) from error
     model, notes = loaded
     missing = sorted(notes["missing_keys"])

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specsplit.errors import LoadError
-from specsplit.model.attention.interface import NAME
+from specsplit.model.attention.interface import NAME, OTHERS
 from specsplit.model.attention.support import refusing
 from specsplit.model.layers.recurrent import cache_name
 from specsplit.model.lm.probe_texts import LONGEST, Passage, cache_behind, long_text, short_texts, untried
@@ -104,7 +104,7 @@ def _compare(model: PreTrainedModel, text: Passage, packed: Tensor) -> None:
     if not error <= _tolerance(model):
         raise LoadError(
             f"{name} gives other logits in a packed token tree than on the tree's paths one by one, {text.where} "
-            f"(off by {error:.1%} of the largest)"
+            f"(off by {error:.1%} of the largest){OTHERS}"
         )
 
 
@@ -154,7 +154,13 @@ def _own_logits(model: PreTrainedModel, text: Passage) -> Tensor:
 
 @torch.inference_mode()
 def _last_logits(model: PreTrainedModel, tokens: list[int], count: int, start: int) -> Tensor:
-    """Logits [count, V] at the last of tokens, the first of which stands at `start`; the model finds positions by itself."""
+    """Logits [count, V] at the last of tokens, the first of which stands at `start`; the model finds positions by itself.
+
+    Raises LoadError if it computes others.
+    """
     past = {cache_name(model) or "past_key_values": cache_behind(start, model.config)} if start else {}
     ids = torch.tensor([tokens], device=model.device)
-    return model(input_ids=ids, use_cache=bool(past), logits_to_keep=count, **past).logits[0].float()
+    logits = model(input_ids=ids, use_cache=bool(past), logits_to_keep=count, **past).logits[0]
+    if len(logits) != count:
+        raise LoadError(f"it knows no logits_to_keep, and computes those of every token{OTHERS}")
+    return logits.float()
