@@ -9,32 +9,37 @@ from pathlib import Path
 from typing import Any, cast
 
 from specsplit.errors import LoadError
+from specsplit.text.embeddings import embedding_rows
 from specsplit.text.json_file import read_json
 from specsplit.text.tokenizer_file import file_of, tokenizer_facts
 from specsplit.values import Vocabulary
 
 
 def vocabulary_of(folder: Path) -> Vocabulary:
-    """Size from config.json, digest from tokenizer.json, or from what it would be made of (empty where the folder has neither).
+    """Size from config.json, or from the embeddings; digest from tokenizer.json, or from what it would be made of (empty without either).
 
     The digest is SHA-256 over the sorted (id, text) pairs of the model's table and the added tokens, so it does not depend on how
     the file was written. Raises LoadError if the folder or its config.json is missing or cannot be read.
     """
     if not folder.is_dir():
         raise LoadError(f"model folder {folder} does not exist")
-    return Vocabulary(_size(folder / "config.json"), _digest(folder))
+    return Vocabulary(_size(folder), _digest(folder))
 
 
-def _size(config_path: Path) -> int:
-    config = read_json(config_path)
-    size: object = config.get("vocab_size")
-    text_config: object = config.get("text_config")
-    if size is None and isinstance(
-        text_config, dict
-    ):  # models that also see or hear keep the decoder's facts one level down
-        size = cast("dict[str, object]", text_config).get("vocab_size")
+def _size(folder: Path) -> int:
+    """The text model's vocab_size, or else the config's own, or else the rows of the embeddings, where both leave it to a default."""
+    path = folder / "config.json"
+    config = read_json(path)
+    inner: object = config.get("text_config")  # models that also see or hear keep the decoder's facts one level down
+    size: object = cast("dict[str, object]", inner).get("vocab_size") if isinstance(inner, dict) else None
+    if size is None:
+        size = config.get("vocab_size")
+    if size is None:
+        size = embedding_rows(folder)
     if not isinstance(size, int) or size < 1:
-        raise LoadError(f"{config_path} has no usable vocab_size (found {size!r})")
+        raise LoadError(
+            f"{path} has no usable vocab_size (found {size!r}), nor are there embeddings whose rows could be counted"
+        )
     return size
 
 

@@ -20,11 +20,13 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specsplit.errors import LoadError
 from specsplit.features import LAST
 from specsplit.model import CausalLM, PageTable, Row
 from specsplit.model.heads.target import TargetEmbeddings
+from specsplit.model.lm.text_part import check_inside
 from specsplit.text.tokenizer import Tokenizer
 from tests.model.conftest import POCKET
 from tests.support.rounding import assert_same_sums
@@ -90,6 +92,41 @@ MULTIMODAL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"vision_config": _VISION},
     ),
     "qwen3_vl": ("qwen3_vl", {}, {"vision_config": {**_QWEN_VISION, "deepstack_visual_indexes": [0]}}),
+    "qwen3_5": (
+        "qwen3_5",
+        {
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+        },
+        {"vision_config": _QWEN_VISION},
+    ),
+    "kimi_k25": (
+        "kimi_k25",
+        {
+            **_EXPERTS,
+            "model_type": "deepseek_v3",
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 6,
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "head_dim": 4,
+        },
+        {"vision_config": _VISION},
+    ),
+    "smolvlm": ("smolvlm", {"model_type": "llama"}, {"vision_config": _VISION}),
+    "qwen3_vl_moe": (
+        "qwen3_vl_moe",
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+        {"vision_config": {**_QWEN_VISION, "deepstack_visual_indexes": [0]}},
+    ),
     "qwen2_5_vl": (
         "qwen2_5_vl",
         {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}},
@@ -126,12 +163,13 @@ def some_text(tokens: int) -> list[int]:
 def assert_serves(lm: CausalLM, own: PreTrainedModel, tokens: int = 40) -> None:
     """A text read in two chunks gives the logits that the model itself gives for all of it."""
     ids, half = some_text(tokens), tokens // 2
-    table = PageTable(lm.pool)
+    table, ours = PageTable(lm.pool), list[Tensor]()
     table.reserve(tokens)
-    ours = torch.cat(
-        [lm.forward([Row.chunk(ids[end - half : end], table.upto(end), range(half))]) for end in (half, tokens)]
-    )
-    assert_same_sums(ours, own_logits(own, tokens))
+    for end in (half, tokens):
+        row = Row.chunk(ids[end - half : end], table.upto(end), range(half))
+        ours.append(lm.forward([row]))
+        lm.keep_states([(row, half - 1)])
+    assert_same_sums(torch.cat(ours), own_logits(own, tokens))
 
 
 def renamed(folder: Path, change: Callable[[str], str]) -> None:
@@ -177,8 +215,20 @@ def test_a_text_model_that_is_refused_is_refused_for_its_layers(tmp_path: Path, 
     mask = {"text_config": {**tiny_config(pad_token_id=0, head_dim=8), "use_bidirectional_attention": True}}
     config = AutoConfig.for_model("gemma3", **mask, vision_config=_VISION, mm_tokens_per_image=4)
     AutoModelForImageTextToText.from_config(config).save_pretrained(tmp_path)
-    with pytest.raises(LoadError, match="layer 0 sees other tokens than those before its own"):
+    with pytest.raises(LoadError, match="gemma3_text has tokens see those behind them"):
         load(tmp_path)
+
+
+def test_a_text_model_that_the_whole_runs_otherwise_is_refused(tmp_path: Path, tiny_config: Tiny) -> None:
+    """Its logits are scaled by the whole."""
+    model = multimodal(tmp_path, tiny_config(), "llava")
+    lm = load(tmp_path, cpu_layers=False)
+    check_inside(lm.model, model.config)
+    lm.model.register_forward_hook(lambda _, __, output: CausalLMOutputWithPast(logits=2 * output.logits))
+    with pytest.raises(
+        LoadError, match=r"the text model of LlavaForConditionalGeneration by itself gives other logits"
+    ):
+        check_inside(lm.model, model.config)
 
 
 def test_a_multimodal_folder_that_lacks_weights_of_its_text_model_is_refused(tmp_path: Path, tiny_config: Tiny) -> None:

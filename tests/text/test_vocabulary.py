@@ -59,7 +59,34 @@ def test_without_a_tokenizer_the_digest_is_empty_and_fits_any_of_that_size(tmp_p
 
 
 def test_a_multimodal_config_keeps_the_size_one_level_down(tmp_path: Path) -> None:
-    assert vocabulary_of(write_folder(tmp_path / "a", {"text_config": {"vocab_size": 5}}, None)).size == 5
+    for outer in ({}, {"vocab_size": 7}):
+        folder = write_folder(tmp_path / str(len(outer)), {"text_config": {"vocab_size": 5}, **outer}, None)
+        assert vocabulary_of(folder).size == 5
+
+
+def weights(path: Path, **tensors: list[int]) -> None:
+    """Write a safetensors file with the header of tensors of these shapes, and none of their numbers."""
+    header = json.dumps(
+        {name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in tensors.items()}
+    )
+    path.write_bytes(len(header).to_bytes(8, "little") + header.encode())
+
+
+@pytest.mark.parametrize("config", [{}, {"text_config": {"hidden_size": 4}}])
+def test_a_config_that_leaves_the_size_to_a_default_has_its_embeddings_counted(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    """Gemma 3's own says the sizes that are not the usual ones."""
+    folder = write_folder(tmp_path / "a", config, None)
+    weights(folder / "model-00001-of-00002.safetensors", **{"vision_tower.patch_embedding.weight": [9, 9]})
+    weights(folder / "model-00002-of-00002.safetensors", **{"language_model.model.embed_tokens.weight": [6, 4]})
+    assert vocabulary_of(folder).size == 6
+    weights(folder / "other.safetensors", **{"model.embed_tokens.weight": [8, 4]})
+    (folder / "broken.safetensors").write_bytes(b"\xff" * 20)
+    with pytest.raises(
+        LoadError, match=r"config\.json has no usable vocab_size \(found None\), nor are there embeddings"
+    ):
+        vocabulary_of(folder)
 
 
 @pytest.mark.parametrize(

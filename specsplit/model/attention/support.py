@@ -74,6 +74,11 @@ def check_config(config: PretrainedConfig, max_context: int | None = None) -> No
         raise LoadError(
             f"{config.model_type} is an encoder-decoder; specsplit serves decoder-only language models{OTHERS}"
         )
+    if facts.get("use_bidirectional_attention") is True:
+        raise LoadError(
+            f"{config.model_type} has tokens see those behind them (use_bidirectional_attention); specsplit serves models whose tokens see "
+            f"those before them{OTHERS}"
+        )
     partial = set(facts.get("layer_types") or ()) - _ATTENTION_LAYERS - _STATE_LAYERS - _BLANK_LAYERS
     if partial:
         kinds = ", ".join(sorted(partial))

@@ -24,6 +24,7 @@ _EMBEDDINGS: Final = (
     "model.embed_tokens.weight",
     "model.language_model.embed_tokens.weight",
     "language_model.model.embed_tokens.weight",
+    "model.text_model.embed_tokens.weight",
     "gpt_neox.embed_in.weight",
 )
 _LM_HEADS: Final = ("lm_head.weight", "language_model.lm_head.weight", "embed_out.weight")

@@ -9,8 +9,8 @@ from typing import Any, Final
 from transformers import PretrainedConfig
 
 TEXT_NAMES: Final = {
-    r"^(?:model\.)?language_model\.lm_head\.": "lm_head.",
-    r"^(?:model\.)?language_model\.(?:model\.)?(?!lm_head\.)": "model.",
+    r"^(?:model\.)?(?:language|text)_model\.lm_head\.": "lm_head.",
+    r"^(?:model\.)?(?:language|text)_model\.(?:model\.)?(?!lm_head\.)": "model.",
 }
 """Patterns of names in a multimodal folder, and what stands there in a folder of the text model alone: transformers' `key_mapping`."""
 _LISTS: Final = ("ignore", "modules_to_not_convert", "llm_int8_skip_modules")
@@ -32,9 +32,8 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
     if quantization is not None and getattr(inner, "quantization_config", None) is None:
         inner.quantization_config = _of_text(quantization)
     inner.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (inner, config))
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        if getattr(config, name, None) is not None:
-            setattr(inner, name, getattr(config, name))
+    if getattr(config, "eos_token_id", None) is not None:
+        inner.eos_token_id = config.eos_token_id
     return inner
 
 

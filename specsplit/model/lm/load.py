@@ -24,12 +24,17 @@ from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.layers.shards import shard_mlps
 from specsplit.model.layers.text_config import TEXT_NAMES, text_config
 from specsplit.model.lm.quantised import check_method, check_quantised
-from specsplit.model.lm.text_part import text_part, whole_of
+from specsplit.model.lm.text_part import check_inside, text_part, whole_of
 from specsplit.model.ranks.split import reader_of_part, unwrap
 from specsplit.model.tensors.dtypes import AUTO, dtype_of
 from specsplit.model.tensors.shard_files import indexed
 from specsplit.text.vocabulary import vocabulary_of
 from specsplit.values import ModelInfo
+
+
+class _Lacking(LoadError):
+    """Weights that config.json asks for are not in the folder."""
+
 
 _ALONE = threading.Lock()
 """transformers takes a method from PreTrainedModel, for the whole process, while it loads one: on two threads at once it would be lost."""
@@ -76,22 +81,52 @@ def _load_model(
         whole = AutoConfig.from_pretrained(folder, local_files_only=True)
         config = text_config(whole)
         check_config(config, max_context)
-        if (multimodal := whole_of(whole)) is not None:
-            if split is not None:
-                raise LoadError(f"{whole.model_type} can only be read as a whole, and not in parts: set tp_size = 1")
-            kind, outer = multimodal
-            with _from_text_alone(whole, outer):
-                if random_on is not None:
-                    return text_part(_random(kind._from_config, outer, resolved, random_on))
-                return text_part(_load_weights(kind.from_pretrained, folder, outer, resolved, {}))
         if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-            raise LoadError(f"transformers has no causal language model of the kind {config.model_type}{OTHERS}")
+            return _within_whole(folder, whole, resolved, random_on, split)
         names = {} if config is whole else TEXT_NAMES
         if random_on is not None:
             return _random(AutoModelForCausalLM.from_config, config, resolved, random_on)
         if split is not None:
             return unwrap(_load_weights(reader_of_part(config, split), folder, config, resolved, names))
-        return _load_weights(AutoModelForCausalLM.from_pretrained, folder, config, resolved, names)
+        try:
+            model = _load_weights(AutoModelForCausalLM.from_pretrained, folder, config, resolved, names)
+        except _Lacking as lacking:
+            return _named_otherwise(folder, whole, resolved, lacking)
+        check_inside(model, whole)
+        return model
+
+
+def _named_otherwise(
+    folder: Path, config: PretrainedConfig, dtype: torch.dtype | str, lacking: _Lacking
+) -> PreTrainedModel:
+    """The text model of a multimodal folder in which its weights are named by the whole. Raises `lacking` if they are not there."""
+    if whole_of(config) is None:
+        raise lacking
+    try:
+        return _within_whole(folder, config, dtype, None, None)
+    except _Lacking:
+        raise lacking from None
+
+
+def _within_whole(
+    folder: Path,
+    config: PretrainedConfig,
+    dtype: torch.dtype | str,
+    random_on: torch.device | None,
+    split: DeviceMesh | None,
+) -> PreTrainedModel:
+    """The text model taken out of a multimodal one. Raises LoadError if transformers has none with it."""
+    found = whole_of(config)
+    if found is None:
+        kind = config.get_text_config(decoder=True).model_type
+        raise LoadError(f"transformers has no causal language model of the kind {kind}{OTHERS}")
+    if split is not None:
+        raise LoadError(f"{config.model_type} can only be read as a whole, and not in parts: set tp_size = 1")
+    kind, outer = found
+    with _from_text_alone(config, outer):
+        if random_on is not None:
+            return text_part(_random(kind._from_config, outer, dtype, random_on))
+        return text_part(_load_weights(kind.from_pretrained, folder, outer, dtype, {}))
 
 
 @contextmanager
@@ -133,7 +168,7 @@ def _load_weights(
     model, notes = loaded
     missing = sorted(notes["missing_keys"])
     if missing:  # transformers would go on with random numbers in their place
-        raise LoadError(
+        raise _Lacking(
             f"model folder {folder} lacks {len(missing)} of the weights its config.json asks for, {missing[0]} first"
         )
     check_quantised(folder, model, dtype, quantised=quantised, unexpected=notes["unexpected_keys"])
