@@ -148,12 +148,8 @@ def test_a_table_may_begin_behind_pages_that_it_does_not_hold() -> None:
     assert pool.tables.listed(table.upto(16)).tolist() == [4, 4, 0, 1], "the page behind the last stands for those"
     with pytest.raises(IndexError, match="slots 7:9 of a table that has 8:16"):
         table.slots(7, 9)
-    table.release()
-    table.adopt(pool.allocate(0), behind=1)
-    table.reserve(8)
-    assert (table.first, len(table)) == (4, 8)
-    table.shrink(4)
-    assert (len(table), pool.free_pages) == (0, 4)
+    table.shrink(8)
+    assert (table.first, len(table), pool.free_pages) == (0, 0, 4)
 
 
 def test_an_empty_pool_is_refused() -> None:

@@ -62,7 +62,8 @@ class Checked(KVCacheManager):
         digests: list[bytes] = []
         extend(digests, session.tokens, self._full(len(session.tokens) - 1), self.pool.page_size)
         for count in range(len(digests), 0, -1):
-            seen = digests[self.pool.first_seen(count * self.pool.page_size) // self.pool.page_size : count]
+            first = self.pool.first_seen(count * self.pool.page_size) // self.pool.page_size
+            seen = digests[min(first, count - 1) : count]
             if self._cache.known(seen) == seen:
                 return count, seen
         return 0, []

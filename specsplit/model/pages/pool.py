@@ -120,9 +120,9 @@ class PageTable:
     def adopt(self, pages: Slots, behind: int = 0) -> None:
         """Append pages [n] that the caller holds; the table releases them from now on.
 
-        `behind`: so many pages of a table that is empty come before them, which it does not hold.
+        `behind`: so many pages of an empty table come before them, which it does not hold. They must be followed by some.
         """
-        if not len(pages) and not behind:
+        if not len(pages):
             return
         if not self._count:
             self._number = self._pool.tables.open()

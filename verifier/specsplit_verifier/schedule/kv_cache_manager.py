@@ -253,8 +253,8 @@ class KVCacheManager:
             self._reserve_most(table, min(len(table) + table.first - before, len(session.tokens)))
 
     def _first_seen(self, pages: int) -> int:
-        """Of so many first pages of a text, the first that a token behind them sees."""
-        return self.pool.first_seen(pages * self.pool.page_size) // self.pool.page_size
+        """Of so many first pages of a text, the first that a token behind them sees; the last of them always counts as seen."""
+        return max(0, min(pages - 1, self.pool.first_seen(pages * self.pool.page_size) // self.pool.page_size))
 
     def _keep_features(self, feed: Feed | None, digests: Sequence[bytes], pages: range) -> None:
         if feed is not None:
@@ -299,11 +299,18 @@ class KVCacheManager:
         changes = self._cache.losses + self._cache.gains
         if prefix.losses != changes:
             prefix.losses = changes
-            prefix.known = unbroken = 0  # pages from `unbroken` on are known
-            for page, known in enumerate(self._cache.are_known(prefix.digests[:full]), 1):
-                unbroken = unbroken if known else page
-                prefix.known = page if unbroken <= self._first_seen(page) else prefix.known
+            prefix.known = self._longest(self._cache.are_known(prefix.digests[:full]))
         return prefix.known
+
+    def _longest(self, known: bytes) -> int:
+        """The most pages of a text, from the front, of which all are known that a token behind them sees. `known`: 1 for each that is."""
+        stop = len(known)
+        while (last := known.rfind(1, 0, stop)) >= 0:
+            gap = known.rfind(0, self._first_seen(last + 1), last)
+            if gap < 0:
+                break
+            stop = gap  # whoever begins behind it sees it too
+        return last + 1
 
     def _behind_states(self, session: Session, pages: int) -> int:
         """How many of the known pages of a text, from the front, end where it can go on: for a recurrent model, behind known states."""

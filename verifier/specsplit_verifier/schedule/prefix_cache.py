@@ -8,7 +8,7 @@ and the least recently used is evicted when pages are needed.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -65,9 +65,9 @@ class PrefixCache:
         """The digests, from the front, whose pages are here."""
         return list(takewhile(self._pages.__contains__, digests))
 
-    def are_known(self, digests: Iterable[bytes]) -> Iterator[bool]:
-        """By page, whether it is here."""
-        return map(self._pages.__contains__, digests)
+    def are_known(self, digests: Sequence[bytes]) -> bytes:
+        """By page, 1 if it is here and else 0."""
+        return bytes(map(self._pages.__contains__, digests))
 
     def idle(self, digests: Sequence[bytes]) -> int:
         """How many of these pages are idle."""
