@@ -33,6 +33,7 @@ from tests.drafter.toys import (
     table_of,
     tiny_config,
     tiny_lm,
+    windowed_config,
 )
 from tests.support.rounding import assert_same_log_probabilities
 from tests.support.sampling import expected
@@ -52,10 +53,13 @@ GIVEN = 1
 KEY = (1, 1)
 
 
-@pytest.fixture(scope="module")
-def plain_logits() -> Callable[[Sequence[int]], torch.Tensor]:
-    """Logits [1, V] behind a sequence, by transformers alone."""
-    model = plain_model(tiny_config())
+WINDOW = 6
+
+
+@cache
+def plain_logits_of(window: int | None) -> Callable[[Sequence[int]], torch.Tensor]:
+    """Logits [1, V] behind a sequence, by transformers alone; of it a token sees `window` tokens, or all."""
+    model = plain_model(tiny_config() if window is None else windowed_config(window))
 
     @cache
     def logits(sequence: tuple[int, ...]) -> torch.Tensor:
@@ -69,9 +73,13 @@ class Checked(ModelProposer):
     """Compares all children with the plain model's on the path, whatever has happened to the tree meanwhile."""
 
     def __init__(
-        self, plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling, budget: int = 512
+        self,
+        plain_logits: Callable[[Sequence[int]], torch.Tensor],
+        sampling: Sampling,
+        budget: int = 512,
+        window: int | None = None,
     ) -> None:
-        super().__init__(StandaloneModel(tiny_lm()), CHILDREN, budget)
+        super().__init__(StandaloneModel(tiny_lm(window=window)), CHILDREN, budget)
         self.compared = self.drawn = 0
         self.levels: dict[SessionKey, Sequence[DrawnLevel]] = {}
         self.other = TableProposer(lambda sequence: self._table(plain_logits(sequence), sampling, sequence))
@@ -142,11 +150,15 @@ def target_of(
     [Sampling(), SAMPLED, PENALISED, replace(PENALISED, temperature=0.0)],
     ids=["greedy", "sampled", "sampled with penalties", "greedy with penalties"],
 )
-@pytest.mark.parametrize(("budget", "levels"), [(512, 1), (3, 1), (512, 4), (3, 2)])
+@pytest.mark.parametrize(
+    ("budget", "levels", "window"),
+    [(512, 1, None), (3, 1, None), (512, 4, None), (3, 2, None), (512, 4, WINDOW), (3, 2, WINDOW)],
+)
 def test_children_are_those_of_the_plain_model_on_every_path_after_hits_and_misses(
-    plain_logits: Callable[[Sequence[int]], torch.Tensor], sampling: Sampling, budget: int, levels: int
+    sampling: Sampling, budget: int, levels: int, window: int | None
 ) -> None:
-    proposer = Checked(plain_logits, sampling, budget)
+    plain_logits = plain_logits_of(window)
+    proposer = Checked(plain_logits, sampling, budget, window)
     table = table_of(proposer, width=12, survival=0.03, levels=levels)
     vocabulary = proposer.info.vocabulary
     assert vocabulary is not None
@@ -190,6 +202,19 @@ def test_every_slot_is_freed_by_close_and_by_commit() -> None:
     assert proposer.pages.used == 5
     session.commit(3, 6, 9)  # node 3 accepted, a bonus that was no node
     assert proposer.pages.used == 6
+    proposer.close(KEY)
+    assert proposer.pages.used == 0
+
+
+def test_a_session_holds_the_slots_of_its_window_from_its_first_commit_on() -> None:
+    proposer = ModelProposer(StandaloneModel(tiny_lm(num_slots=40, window=WINDOW)), CHILDREN)
+    session = Handled(proposer, [*range(1, 31)])
+    session.expand()
+    assert proposer.pages.used == 30
+    for token in range(60):
+        session.commit(0, token % 32)
+        assert proposer.pages.used == WINDOW, "the root, which is not computed yet, and the five before it"
+        session.expand()
     proposer.close(KEY)
     assert proposer.pages.used == 0
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from specsplit.draft_events import Close, FeaturesRead, Open
 from specsplit.features import FeatureLayout
@@ -245,32 +245,40 @@ def price_s(survival: float) -> float:
     return survival * DEFAULT_STEP_S / DEFAULT_ACCEPT_LENGTH
 
 
+_TINY: Final[dict[str, Any]] = {
+    "vocab_size": 32,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": False,
+    "initializer_range": 0.3,  # large weights make every token of the context matter
+}
+
+
 def tiny_config(max_context: int = 128) -> LlamaConfig:
-    """A Llama that a test can afford; large weights make every token of the context matter."""
-    return LlamaConfig(
-        vocab_size=32,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=max_context,
-        tie_word_embeddings=False,
-        initializer_range=0.3,
-    )
+    """A Llama that a test can afford."""
+    return LlamaConfig(max_position_embeddings=max_context, **_TINY)
 
 
-def plain_model(config: LlamaConfig) -> LlamaForCausalLM:
+def windowed_config(window: int, max_context: int = 128) -> MistralConfig:
+    """A Mistral of which a token sees `window` tokens."""
+    return MistralConfig(max_position_embeddings=max_context, sliding_window=window, **_TINY)
+
+
+def plain_model(config: LlamaConfig | MistralConfig) -> LlamaForCausalLM | MistralForCausalLM:
     """With random weights, always the same."""
     torch.manual_seed(20)
-    return LlamaForCausalLM(config).eval()
+    made = LlamaForCausalLM(config) if isinstance(config, LlamaConfig) else MistralForCausalLM(config)
+    return made.eval()
 
 
-def tiny_lm(num_slots: int = 2048, max_context: int = 128, device: str = "cpu") -> CausalLM:
+def tiny_lm(num_slots: int = 2048, max_context: int = 128, device: str = "cpu", window: int | None = None) -> CausalLM:
     """The plain model served from slots of one token."""
-    config = tiny_config(max_context)
+    config = tiny_config(max_context) if window is None else windowed_config(window, max_context)
     with torch.device(device):
-        model = LlamaForCausalLM(tiny_config(max_context))
+        model = plain_model(config)
     model.load_state_dict(plain_model(config).state_dict())
     model.config._attn_implementation = NAME  # pyright: ignore[reportPrivateUsage]
     info = ModelInfo("tiny", Vocabulary(config.vocab_size), max_context)

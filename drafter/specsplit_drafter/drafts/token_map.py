@@ -66,6 +66,11 @@ class TokenMap:
         """Take slots for a context of so many committed tokens, from position 0. Raises OutOfPages."""
         self._table.reserve(max(0, num_tokens - self.first))
 
+    def release_unseen(self) -> None:
+        """Free the slots of committed tokens that no token to come sees, in any layer."""
+        if self._pool.window is not None and self.computed:
+            self._table.release_before(self._pool.first_seen(self.computed))
+
     def commit(self, applied: AppliedCommit) -> None:
         """Take over the slots of accepted nodes and free those of the dead. `reserve` must follow."""
         before, path = self._slots.before, applied.path

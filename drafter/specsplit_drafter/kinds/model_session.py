@@ -80,6 +80,8 @@ class ModelSession:
         self._tokens.extend(applied.tokens)
         for token_map in self._maps:  # all of them, before one may raise: nobody else knows whose slots are dead
             token_map.commit(applied)
+        if self._features is None:  # rows of a head are read by its next step, which may be behind
+            self.first_step.release_unseen()
         self._reserve()
         if not self._recurrent and applied.new_slots is not None:
             self._add_due_nodes()
