@@ -1,4 +1,6 @@
-"""`python -m benchmarks [step_overhead|overlap|speedup|acceptance|drafters|features|members|telemetry|trees|startup|all] [--quick]`.
+"""`python -m benchmarks [NAME] [--quick]`.
+
+NAME: step_overhead, overlap, speedup, acceptance, drafters, features, members, telemetry, trees, targets, startup or, by default, all.
 
 Or `lab`, `adaptive`, `ranks`, `fire` or `gpu`, which have options of their own.
 """
@@ -23,6 +25,7 @@ NAMES = (
     "members",
     "telemetry",
     "trees",
+    "targets",
     "startup",
 )
 COMMANDS = ("lab", "adaptive", "ranks", "fire", "gpu")
