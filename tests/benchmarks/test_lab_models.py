@@ -54,7 +54,7 @@ def test_a_run_gives_the_same_digits_twice_and_the_targets_own_text(source: Mode
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("kind", [DrafterKind.STANDALONE, DrafterKind.EAGLE3])
+@pytest.mark.parametrize("kind", [DrafterKind.EAGLE3, *slowly(DrafterKind.STANDALONE)])
 @pytest.mark.parametrize("temperature", [1.0, *slowly(0.0)])
 def test_with_levels_drawn_in_one_go_the_text_is_the_targets_own(
     source: ModelSource, kind: DrafterKind, temperature: float

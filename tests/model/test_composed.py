@@ -16,6 +16,7 @@ from tests.model.composed_work import BUCKETS, IN_TWO, SPLIT, alone, bytes_of, d
 from tests.model.split_work import PAGES, refused
 from tests.support.ranks import run_ranks
 from tests.support.rounding import assert_same_sums
+from tests.support.slow import slowly
 
 Tiny = Callable[..., dict[str, Any]]
 Saved = Callable[[PretrainedConfig], Path]
@@ -32,7 +33,7 @@ def llama_folder(saved: Saved, tiny_config: Tiny) -> Path:
     return saved(LlamaConfig(**tiny_config()))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KINDS[0], *slowly(*KINDS[1:])])
 def test_ranks_of_two_processes_that_are_busy_and_idle_get_what_the_whole_gives_eagerly_and_captured(
     saved: Saved, tiny_config: Tiny, kind: str
 ) -> None:

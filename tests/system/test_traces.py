@@ -171,6 +171,7 @@ def check_counts(spans: Sequence[ReceivedSpan], result: Result, level: int) -> N
     assert sum(span.attributes["hit"] for span in verified) == result.speculation.hits
 
 
+@pytest.mark.slow
 def test_off_exports_nothing(cluster: LocalCluster, receiver: Receiver, prompts: list[list[int]]) -> None:
     """Spans leave in order: once those have come that were made afterwards, none of before is on its way."""
     kinds = ["ngram", "eagle3"]

@@ -29,6 +29,7 @@ from tests.support.drafting import POCKET, endpoint_of, pocket_drafters
 from tests.support.eventually import eventually
 from tests.support.rank_groups import Ranks, ShardedTargets, sharded_ranks
 from tests.support.restless import restless
+from tests.support.slow import slowly
 from tests.verifier.conftest import decode, recorded, verifier_over
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -115,7 +116,7 @@ async def drafter_groups() -> AsyncIterator[list[DrafterGroup]]:
         yield groups
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [2, *slowly(1, 4)])
 async def test_the_text_is_that_of_one_that_is_alone_whatever_ranks_of_drafter_groups_draft_for_it(
     pairs: ShardedTargets,
     fours: ShardedTargets,

@@ -72,7 +72,7 @@ def p_value(counts: Counter[int], probabilities: np.ndarray) -> float:
     return float(chisquare(observed, expected).pvalue)
 
 
-@pytest.mark.parametrize("temperature", [1.0, *slowly(0.0)])
+@pytest.mark.parametrize("temperature", slowly(0.0, 1.0))
 async def test_predicted_and_observed_survival_agree(temperature: float) -> None:
     pocket, stopping = Path("models/pocket"), Stopping(80, ignore_eos=True)
     # Full trees, however busy the machine, and a plan that does not choose among them by what it expects of them.
