@@ -30,8 +30,10 @@ class Snapshots:
         return page in self._kept
 
     def put(self, page: int, states: Sequence[States]) -> None:
-        """Keep states of one text, by module, that belong to a page from now on."""
+        """Keep states of one text, by module, that belong to a page from now on; none that are larger than all of the memory."""
         self.drop([page])
+        if _nbytes(states) > self.limit_bytes:
+            return
         self._kept[page] = states
         self.nbytes += _nbytes(states)
         while self.nbytes > self.limit_bytes:
