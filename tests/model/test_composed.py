@@ -74,6 +74,7 @@ def test_a_dead_process_of_any_rank_is_named_by_all_others(llama_folder: Path, v
         )
 
 
+@pytest.mark.slow
 def test_a_follower_of_an_idle_rank_that_hangs_in_a_turn_is_named_after_the_timeout(llama_folder: Path) -> None:
     *said, _ = run_ranks(4, dying, llama_folder, 3, 12.0, "in a turn", timeout_s=5.0, dead=[3], kind=IN_TWO)
     for each in said:

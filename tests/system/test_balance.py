@@ -72,6 +72,7 @@ def test_running_sessions_are_handed_over_to_a_drafter_that_joins_late_and_say_t
     assert scraped("specsplit_failovers_total") == scraped("specsplit_drafters_lost_total") == 0
 
 
+@pytest.mark.slow
 def test_new_sessions_go_to_the_drafter_that_brings_more(cluster: LocalCluster) -> None:
     slow = cluster.spawn_drafter("standalone", **SLOW)
     cluster.wait_joined()

@@ -150,6 +150,7 @@ def test_the_sessions_of_a_killed_verifier_go_on_with_the_other_one(two_of_each:
         eventually(lambda: empty(client.cluster()))
 
 
+@pytest.mark.slow
 def test_a_lost_drafter_is_replaced_by_another(alphabet: Path, erring: Path) -> None:
     cluster = LocalCluster(alphabet, erring, drafters=["standalone", "standalone"], verifier=PACED)
     with cluster, cluster.client() as client:
