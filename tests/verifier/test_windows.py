@@ -72,7 +72,7 @@ async def test_texts_much_longer_than_the_pool_are_what_transformers_writes(
 
 
 @pytest.mark.slow
-async def test_sessions_that_begin_side_by_side_and_are_preempted_write_what_transformers_writes(
+async def test_sessions_that_begin_side_by_side_and_are_preempted_write_what_they_do_in_a_roomy_pool(
     target: Path, truth: list[list[int]]
 ) -> None:
     """Each needs a page at first and three later, of eight."""

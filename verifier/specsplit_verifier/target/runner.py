@@ -120,9 +120,10 @@ class TargetRunner:
         with forward_time(self.target.device, self._clock) as time, self._paced.step(step.tokens), self._turn():
             logits, hidden = self.target.forward_capturing(step.rows, step.layers)
         accepted, features = accept(logits, hidden)
-        ends = [(tree, accepted[tree.session].path[-1]) for tree in step.trees if tree.session in accepted]
-        read = [(chunk, chunk.num_tokens - 1) for chunk in step.chunks if not chunk.recomputed]
-        self.target.keep_states([*ends, *read])
+        if self.target.states is not None:
+            ends = [(tree, accepted[tree.session].path[-1]) for tree in step.trees if tree.session in accepted]
+            read = [(chunk, chunk.num_tokens - 1) for chunk in step.chunks if not chunk.recomputed]
+            self.target.keep_states([*ends, *read])
         no_pick = [tree.session for tree in step.trees if tree.session not in accepted]
         cold = self._first_runs.is_first(sum(self.lockstep.rows) or step.tokens)
         return StepOutput(accepted, features, {}, no_pick, started, time.seconds, cold)
