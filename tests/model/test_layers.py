@@ -30,7 +30,8 @@ def layers(draw: st.DrawFn) -> Layer:
     kv_heads, group = draw(st.sampled_from([(1, 3), (2, 1), (2, 2)]))
     widths = draw(st.sampled_from([(8, 8), (8, 4), (4, 8)]))
     softcap = draw(st.sampled_from([None, 0.7]))
-    return Layer(kv_heads * group, kv_heads, *widths, draw(SPANS), softcap, draw(st.booleans()))
+    within = widths[0] >= widths[1] and draw(st.booleans())
+    return Layer(kv_heads * group, kv_heads, *widths, draw(SPANS), softcap, draw(st.booleans()), within)
 
 
 def path_of(row: Row, query: int) -> list[int]:

@@ -42,7 +42,8 @@ class RowForward:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
         self._new_keys[layer].copy_(key)
-        self._new_values[layer].copy_(value)
+        if not self._layers[layer].values_in_keys:
+            self._new_values[layer].copy_(value)
         pattern = self._pattern_of[layer]
         keys, values = self._read(layer, pattern)
         folded = query.reshape(1, keys.shape[1], -1, query.shape[3])

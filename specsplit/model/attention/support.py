@@ -163,6 +163,7 @@ class _Recorder:
             self._span(layer, told.get("mask"), told.get("sliding_window")),
             told.get("softcap"),
             SINKS in told,
+            values_in_keys=(value.data_ptr(), value.stride()) == (key.data_ptr(), key.stride()),
         )
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2)
 

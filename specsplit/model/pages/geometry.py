@@ -73,11 +73,19 @@ class Layer:
     """A score s becomes softcap * tanh(s / softcap), before the mask; None: it stays."""
     sinks: bool = False
     """Whether the softmax of each query head has one learnt score more, of which nothing is attended to."""
+    values_in_keys: bool = False
+    """Whether values are the first `value_width` numbers of the keys, and are not kept beside them."""
 
     @property
     def pattern(self) -> Pattern:
         """What its mask is made from."""
         return Pattern(self.span, self.num_heads // max(1, self.kv_heads))
+
+    @property
+    def kept(self) -> tuple[tuple[int, int], ...]:
+        """What is kept of a token: (kv_heads, width) of its keys and of its values, or of keys alone that values lie in."""
+        widths = (self.key_width,) if self.values_in_keys else (self.key_width, self.value_width)
+        return tuple((self.kv_heads, width) for width in widths)
 
     @property
     def plain(self) -> bool:
@@ -99,6 +107,11 @@ class Geometry:
     def uniform(cls, num_layers: int, num_heads: int, kv_heads: int, head_dim: int) -> Geometry:
         """Layers that are all alike, plain, and see all tokens."""
         return cls((Layer(num_heads, kv_heads, head_dim, head_dim),) * num_layers)
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that are kept of a token in all layers."""
+        return sum(heads * width for layer in self.layers for heads, width in layer.kept)
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:

@@ -24,6 +24,8 @@ class _Plane(NamedTuple):
 class KVCache:
     """A *plane* [num_slots, kv_heads, width] is the keys, or the values, of one layer. Planes of one shape lie in one tensor.
 
+    Where values lie in the keys of a layer it has one plane.
+
     Zeroed at first: attention weighs masked slots with 0, and 0 times whatever was in fresh memory must not be NaN.
     """
 
@@ -44,9 +46,7 @@ class KVCache:
         self.stored: Final = stored or dtype
         """What it is kept as."""
         self.device: Final = device
-        shapes = [
-            (layer.kv_heads, width) for layer in geometry.layers for width in (layer.key_width, layer.value_width)
-        ]
+        shapes = [shape for layer in geometry.layers for shape in layer.kept]
         self.tensors: Final = [
             torch.zeros(shapes.count(shape), num_slots, *shape, dtype=self.stored, device=device)
             for shape in dict.fromkeys(shapes)
@@ -54,24 +54,25 @@ class KVCache:
         """[planes, num_slots, kv_heads, width] each, in order of layers, keys before values."""
         self.raw: Final = [each.view(torch.uint8) for each in self.tensors] if stored else self.tensors
         """`tensors`, as bytes where their type has 8 bits: not every device moves those types about, and bytes it does."""
-        self._planes: Final = _planes(shapes)
+        self._planes: Final = _planes(geometry, shapes)
         apart = [each.unbind() for each in self.raw]
-        # By layer, [num_slots, kv_heads, width] each.
-        self._keys, self._values = ([apart[tensor][number] for tensor, number in self._planes[i::2]] for i in (0, 1))
-        # By layer, [2, num_slots, kv_heads, width] where both lie side by side, and else two of one plane.
+        # By layer: its planes, keys first.
+        self._kept = [[apart[tensor][number] for tensor, number in own] for own in self._planes]
+        # By layer: [1 or 2, num_slots, kv_heads, width] of what lies side by side, and else two of one plane.
         self._blocks = [
-            (self.raw[key.tensor][key.number : key.number + 2],)
-            if key.tensor == value.tensor
-            else (apart[key.tensor][key.number][None], apart[value.tensor][value.number][None])
-            for key, value in zip(self._planes[::2], self._planes[1::2], strict=True)
+            (self.raw[own[0].tensor][own[0].number : own[0].number + len(own)],)
+            if len({plane.tensor for plane in own}) == 1
+            else tuple(plane[None] for plane in planes)
+            for own, planes in zip(self._planes, self._kept, strict=True)
         ]
 
     @property
     def data(self) -> Tensor:
-        """[num_layers, 2 (key, value), num_slots, kv_heads, head_dim], where all are of one shape. Raises ValueError if they differ."""
-        if len(self.tensors) > 1:
+        """[num_layers, 2 (key, value), num_slots, kv_heads, head_dim], where all are of one shape; 1 in the place of 2 where values lie in
+        keys. Raises ValueError if layers differ."""
+        if len(self.tensors) > 1 or len(counts := {len(own) for own in self._planes}) > 1:
             raise ValueError(f"keys and values are of {len(self.tensors)} shapes: there is no one tensor of them")
-        return self.tensors[0].unflatten(0, (-1, 2))
+        return self.tensors[0].unflatten(0, (-1, *counts))
 
     @property
     def in_place(self) -> bool:
@@ -85,27 +86,32 @@ class KVCache:
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store key [T, kv_heads, key width] and value [T, kv_heads, value width] of one layer at slots [T]."""
-        self._keys[layer].index_copy_(0, slots, self._as_stored(key))
-        self._values[layer].index_copy_(0, slots, self._as_stored(value))
+        for plane, new in zip(self._kept[layer], (key, value), strict=False):
+            plane.index_copy_(0, slots, self._as_stored(new))
 
     def read(self, layer: int, slots: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer at slots [n] -> [n, kv_heads, width] each, in `dtype`. A slice of that type is no copy."""
-        keys, values = (plane for block in self._blocks[layer] for plane in self._seen(block, slots).unbind())
-        return keys, values
+        keys, *values = (plane for block in self._blocks[layer] for plane in self._seen(block, slots).unbind())
+        return keys, values[0] if values else self._within(layer, keys)
 
     def heads_first(self, run: slice) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Keys, and values, of a run of n slots: views [1, kv_heads, n, width] by layer. The cache must be `in_place`."""
         views = [each[:, run].transpose(1, 2).unsqueeze(1).unbind() for each in self.tensors]
-        if len(views) == 1:
+        if len(views) == 1 and len(views[0]) == 2 * len(self._planes):
             return views[0][::2], views[0][1::2]
-        placed = [views[tensor][number] for tensor, number in self._planes]
-        return placed[::2], placed[1::2]
+        placed = [[views[tensor][number] for tensor, number in own] for own in self._planes]
+        keys = [own[0] for own in placed]
+        return keys, [own[1] if own[1:] else self._within(layer, own[0]) for layer, own in enumerate(placed)]
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots source [n] to slots target [n] in every layer. The two may overlap: all is read before anything is written."""
         if len(source):
             for raw in self.raw:
                 raw.index_copy_(1, target, raw.index_select(1, source))
+
+    def _within(self, layer: int, keys: Tensor) -> Tensor:
+        """The values of a layer that lie in keys [..., key width] of it: [..., value width]"""
+        return keys[..., : self.geometry.layers[layer].value_width]
 
     def _seen(self, planes: Tensor, slots: Tensor | slice) -> Tensor:
         """What is at these slots of planes that lie side by side, in `dtype`."""
@@ -119,7 +125,8 @@ class KVCache:
         return numbers.clamp(-limit, limit).to(self.stored).view(torch.uint8)
 
 
-def _planes(shapes: Sequence[tuple[int, int]]) -> list[_Plane]:
-    """By plane, which tensor of those of its shape it is in, and where."""
+def _planes(geometry: Geometry, shapes: Sequence[tuple[int, int]]) -> list[list[_Plane]]:
+    """By layer, where its planes are: of each the tensor of those of its shape, and its number there."""
     order = list(dict.fromkeys(shapes))
-    return [_Plane(order.index(shape), shapes[:number].count(shape)) for number, shape in enumerate(shapes)]
+    planes = iter(_Plane(order.index(shape), shapes[:number].count(shape)) for number, shape in enumerate(shapes))
+    return [[next(planes) for _ in layer.kept] for layer in geometry.layers]
