@@ -113,7 +113,10 @@ def layers_of(lm: CausalLM) -> str:
     keeps = {
         "soft caps": any(layer.softcap is not None for layer in layers),
         "sinks": any(layer.sinks for layer in layers),
-        "values of another width": any(layer.key_width != layer.value_width for layer in layers),
+        "latents": any(layer.values_in_keys for layer in layers),
+        "values of another width": any(
+            layer.key_width != layer.value_width and not layer.values_in_keys for layer in layers
+        ),
         "layers of several shapes": len({(layer.kv_heads, layer.key_width, layer.value_width) for layer in layers}) > 1,
     }
     return "; ".join(

@@ -27,6 +27,9 @@ class EngineSettings(MemberSettings):
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
     """Type that keys and values are kept in: auto is that of the weights. One of 8 bits holds twice as many tokens as bfloat16 in the same
     memory, and rounds: text may be another than with auto, and is the same with any drafter and none."""
+    latent_cache: Literal["auto", "off"] = "auto"
+    """auto has a model with multi-head latent attention (MLA) keep the latents that its heads are made of, in the place of every head's key
+    and value, if it then passes the checks at load; the log says what is kept. off keeps heads, which takes far more memory."""
     cuda_graphs: Literal["auto", "off"] = "auto"
     """auto captures forwards as CUDA graphs at start, where attention = flashinfer; off runs every forward eagerly. To be alike on all
     ranks of a group, with the two below and a verifier's `cuda_graph_layers`; a group of drafters has none."""

@@ -42,6 +42,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "max_sessions",
             "kv_tokens",
             "kv_cache_dtype",
+            "latent_cache",
             "prefix_cache",
             "prefix_features_bytes",
             "prefix_states_bytes",

@@ -16,6 +16,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    DeepseekV3Config,
     LlamaConfig,
     PreTrainedModel,
     TorchAoConfig,
@@ -143,6 +144,17 @@ def test_a_quantised_target_gives_what_transformers_gives(
     lm = load(tmp_path, dtype=dtype)
     assert apart(lm, AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype).eval()) < ROUNDING[dtype]
     assert apart(lm, exact) > 0.001, "it is quantised"
+
+
+def test_heads_that_are_made_by_quantised_weights_are_absorbed(tmp_path: Path, tiny_config: Tiny) -> None:
+    widths = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+    dense = tiny_config(num_key_value_heads=4, first_k_dense_replace=3, n_group=1, topk_group=1)
+    torch.manual_seed(20)
+    AutoModelForCausalLM.from_config(DeepseekV3Config(**dense, **widths)).save_pretrained(tmp_path)
+    quantised(tmp_path, *FORMS["compressed-tensors, packed"])
+    lm = load(tmp_path)
+    assert all(layer.values_in_keys for layer in lm.kv.geometry.layers)
+    assert apart(lm, AutoModelForCausalLM.from_pretrained(tmp_path).eval()) < 1e-4
 
 
 def test_weights_that_are_not_quantised_have_one_type(tmp_path: Path, tiny_config: Tiny) -> None:

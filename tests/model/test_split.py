@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from transformers import (
+    DeepseekV2Config,
     GPT2Config,
     LlamaConfig,
     MixtralConfig,
@@ -77,6 +78,19 @@ def test_a_leader_gets_the_logits_and_hidden_states_of_the_whole_and_each_proces
 
 def test_four_processes_share_four_kv_heads(saved: Saved, tiny_config: Tiny) -> None:
     check_split_in(4, saved(Qwen3Config(**tiny_config(num_key_value_heads=4), head_dim=16)))
+
+
+@pytest.mark.slow
+def test_processes_that_share_heads_of_latent_attention_keep_its_latents_each(saved: Saved, tiny_config: Tiny) -> None:
+    widths = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
+    dense = {"first_k_dense_replace": 3, "n_group": 1, "topk_group": 1, "head_dim": 4}
+    folder = saved(DeepseekV2Config(**tiny_config(num_key_value_heads=4), **widths, **dense), SEED)
+    whole = CausalLM.load(folder, num_pages=PAGES, page_size=4, cpu_layers=False)
+    ranks = run_ranks(2, led, folder, kind=TensorGroup)
+    for ours, each in zip(ranks[0][0], steps(whole), strict=True):
+        assert_same_sums(torch.from_numpy(ours), each)
+    assert [(heads, kv_bytes) for _, heads, _, kv_bytes in ranks] == [(1, whole.kv.nbytes)] * 2
+    assert all(held < weight_bytes(whole.model) for _, _, held, _ in ranks)
 
 
 @contextmanager

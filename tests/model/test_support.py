@@ -353,7 +353,7 @@ def test_loading_leaves_every_page_free(folders: dict[str, Path]) -> None:
 
 
 def test_values_narrower_than_keys_are_served(saved: Saved, tiny_config: Tiny) -> None:
-    """Multi-head latent attention, as DeepSeek-V3 has it, with experts behind it; again the probe is the assertion."""
+    """The heads of latent attention, as DeepSeek-V3 has it, with experts behind it; again the probe is the assertion."""
     ranks = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
     experts = {
         "n_routed_experts": 4,
@@ -364,7 +364,7 @@ def test_values_narrower_than_keys_are_served(saved: Saved, tiny_config: Tiny) -
     }
     tiny = tiny_config(num_key_value_heads=4, first_k_dense_replace=1, **ranks, **experts)
     config = DeepseekV3Config(**tiny)
-    lm = load(saved(config))
+    lm = load(saved(config), latent_cache=False)
     assert {(layer.kv_heads, layer.key_width, layer.value_width) for layer in lm.kv.geometry.layers} == {(4, 12, 6)}
 
 

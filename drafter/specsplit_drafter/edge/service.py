@@ -183,6 +183,7 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
         mesh=mesh,
         cpu_layers=settings.replaces_cpu_layers,
         max_context=settings.max_context,
+        latent_cache=settings.latent_cache == "auto",
     )
     if model.states is not None:
         raise LoadError(

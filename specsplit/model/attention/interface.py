@@ -29,6 +29,8 @@ OTHERS: Final = ": choose another model, docs/targets.md lists those that are se
 """What to do about a model that is not."""
 TOLD: Final = "specsplit_told"
 """For a look at load: the ForwardBatch is told of the `mask` that the model makes for the layer, a ToldMask or None."""
+AROUND: Final = "specsplit_around"
+"""The attribute of an attention module that has something standing between it and the ForwardBatch: an Around."""
 
 
 class ForwardBatch(Protocol):
@@ -44,6 +46,24 @@ class ForwardBatch(Protocol):
         ...): looked at once at load, where anything that would change the result is described by a `Layer` or refused. What a layer learnt
         of it, as its sinks, is taken from here.
         """
+        ...
+
+
+class Around(Protocol):
+    """What stands between an attention module and a forward: it has the forward attend to something else, and makes of that what it was
+    asked for."""
+
+    def attend(
+        self,
+        forward_batch: ForwardBatch,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float | None,
+        extras: dict[str, Any],
+    ) -> Tensor:
+        """Do what `ForwardBatch.attend` does."""
         ...
 
 
@@ -114,6 +134,9 @@ def _attention(
 ) -> tuple[Tensor, None]:
     if forward_batch is None:
         forward_batch = _under_way.get()
+    around: Around | None = vars(module).get(AROUND)
+    if around is not None:
+        return around.attend(forward_batch, module.layer_idx, query, key, value, scaling, extras), None
     return forward_batch.attend(module.layer_idx, query, key, value, scaling, extras), None
 
 

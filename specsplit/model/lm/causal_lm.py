@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -15,7 +16,8 @@ from transformers import PreTrainedModel
 
 from specsplit.errors import LoadError
 from specsplit.model.attention.backends import check_backend
-from specsplit.model.attention.interface import ForwardBatch, TrialForward, run_model
+from specsplit.model.attention.interface import OTHERS, ForwardBatch, TrialForward, run_model
+from specsplit.model.attention.latent import LatentAttention, latent_attention
 from specsplit.model.attention.support import check_config, measure, refusing
 from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, SharedGraphs, StaticAttention
 from specsplit.model.layers.capture import Capture, Hidden, decoder_layers
@@ -29,6 +31,7 @@ from specsplit.model.lm.probe import probe, probe_replaced, tree_logits
 from specsplit.model.lm.runner import ModelRunner
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
+from specsplit.model.pages.geometry import Geometry
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.ranks.demand import EAGER, Demand
 from specsplit.values import ModelInfo
@@ -51,8 +54,11 @@ class CausalLM(ModelRunner):
         backend: str = "auto",
         kv_cache_dtype: str = "auto",
         blocks: ShardedBlocks | None = None,
+        latent_cache: bool = True,
     ) -> None:
         """The model must have been built with attn_implementation NAME. `blocks` are what ranks share of it; None: nothing.
+
+        latent_cache: whether latents are kept in the place of heads that are made of them, if the model then gives its own numbers.
 
         Raises LoadError if it cannot be served.
         """
@@ -63,19 +69,24 @@ class CausalLM(ModelRunner):
         settled = model.register_forward_hook(lambda *_: self.blocks.synchronize())
         tell_positions(model, info.max_context)
         modules, self.states = recurrent_modules(model)
-        super().__init__(
-            measure(model, info.max_context, {module.layer for module in modules}),
-            num_pages,
-            page_size,
-            model.dtype,
-            model.device,
-            backend,
-            kv_cache_dtype,
-        )
         self.model: Final = model.eval()
         self.info: Final = info
         self.capture: Final = Capture(model)
-        probe(self)
+        measured = partial(measure, model, info.max_context, {module.layer for module in modules})
+        lay_out = partial(
+            super().__init__,
+            num_pages=num_pages,
+            page_size=page_size,
+            dtype=model.dtype,
+            device=model.device,
+            backend=backend,
+            kv_cache_dtype=kv_cache_dtype,
+        )
+        standing = latent_attention(model) if latent_cache else []
+        heads = measured()
+        if not standing or not self._keeps_latents(standing, measured, lay_out, heads.numbers):
+            lay_out(heads)
+            probe(self)
         settled.remove()
 
     @classmethod
@@ -95,10 +106,11 @@ class CausalLM(ModelRunner):
         split: DeviceMesh | None = None,
         cpu_layers: bool = True,
         max_context: int | None = None,
+        latent_cache: bool = True,
     ) -> Self:
         """Load from a local folder, as `load_model` does, ready to serve; with a `mesh` or a `split`, this process's part of it.
 
-        cpu_layers: whether to `use_cpu_layers`, which changes nothing elsewhere, nor where it is split.
+        cpu_layers: whether to `use_cpu_layers`, which changes nothing elsewhere, nor where it is split. latent_cache: see the constructor.
 
         Raises LoadError, saying why, if it cannot be, and RankLost.
         """
@@ -124,6 +136,7 @@ class CausalLM(ModelRunner):
                 backend=backend,
                 kv_cache_dtype=kv_cache_dtype,
                 blocks=blocks,
+                latent_cache=latent_cache,
             )
             if cpu_layers and split is None and lm.device.type == "cpu":
                 lm.use_cpu_layers()
@@ -248,6 +261,39 @@ class CausalLM(ModelRunner):
         """Let recurrent layers go on behind these tokens of the last forward, (row, index of a token in it), where their sessions go on."""
         if self.states is not None:
             self.states.commit(tokens)
+
+    def _keeps_latents(
+        self,
+        standing: Sequence[LatentAttention],
+        measured: Callable[[], Geometry],
+        lay_out: Callable[[Geometry], object],
+        heads: int,
+    ) -> bool:
+        """Have the model keep latents, laid out anew, if it passes the probe with them; else `standing` leave, and the log says why.
+
+        heads: numbers that its heads would keep of a token. All ranks of a group come to the same. Raises RankLost.
+        """
+        name, why = type(self.model).__name__, ""
+        try:
+            with refusing("what makes heads of latents fails"):
+                for each in standing:
+                    each.absorb()
+            lay_out(measured())
+            probe(self)
+        except LoadError as error:
+            why = str(error).removesuffix(OTHERS)
+        if not any(failed for (failed,) in self.blocks.assemble([bool(why)])):
+            kept = self.kv.geometry.numbers
+            _log.info("%s keeps latents: %d numbers of a token, in the place of %d of its heads", name, kept, heads)
+            return True
+        _log.warning(
+            "%s keeps keys and values of all heads: with latents in their place, %s", name, why or "another rank fails"
+        )
+        for each in standing:
+            each.leave()
+        for holder in ("backend", "kv"):  # so that there is room for the next
+            vars(self).pop(holder, None)
+        return False
 
     @property
     def hidden_size(self) -> int:

@@ -81,6 +81,7 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
         mesh=mesh,
         cpu_layers=settings.replaces_cpu_layers,
         max_context=settings.max_context,
+        latent_cache=settings.latent_cache == "auto",
     )
     if settings.compile == "regional":
         target.compile_layers()

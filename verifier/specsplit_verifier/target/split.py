@@ -52,6 +52,7 @@ def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
         backend=settings.attention,
         kv_cache_dtype=settings.kv_cache_dtype,
         max_context=settings.max_context,
+        latent_cache=settings.latent_cache == "auto",
     )
     if part.states is not None:
         raise LoadError(
