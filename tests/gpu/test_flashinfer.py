@@ -10,11 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specsplit.model import PagePool, PageTable, Row
+from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row
 from specsplit.model.attention.backends import choose_backend
 from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle
 from specsplit.model.attention.flashinfer.plan import WHOLE_MASK
+from specsplit.model.attention.softmax import SINKS
 from specsplit.model.attention.torch_attention import TorchAttention
+from specsplit.model.pages.geometry import Layer, Span
 from tests.model.ragged import Ragged, ragged
 
 GPU = torch.device("cuda", 0)
@@ -53,6 +55,42 @@ def _compare(page_size: int, group: int, head_dim: int, dtype: torch.dtype, stor
         expected = TorchAttention(kv, page_size).plan(batches.batch(GPU)).attend(0, *new, None, {})
         tolerance = 2e-2 if dtype == torch.bfloat16 else 4e-3
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+    law()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize(
+    "span", [Span(window=1), Span(window=37), Span(window=300), Span(chunk=64), Span(chunk=90)], ids=str
+)
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_windows_chunks_soft_caps_and_sinks_are_computed_as_torch_does(
+    page_size: int, span: Span, softcap: float | None, dtype: torch.dtype
+) -> None:
+    """In layers that differ, one of which sees all tokens: windows longer than a tile of the kernels, and shorter ones."""
+
+    @settings(max_examples=5)
+    @given(ragged(page_size, most_rows=8, most_tokens=700), st.sampled_from([0, WHOLE_MASK]))
+    def law(batches: Ragged, whole_mask: int) -> None:
+        torch.manual_seed(20)
+        layers = Layer(16, 2, 128, 128, span, softcap), Layer(8, 8, 64, 64, span, softcap, True), Layer(8, 2, 128, 128)
+        kv = KVCache(Geometry(layers), batches.pool.num_slots, dtype, GPU)
+        for tensor in kv.tensors:
+            tensor.normal_()
+        assert choose_backend("auto", kv) == "flashinfer"
+        mine = FlashInferAttention(kv, page_size, whole_mask=whole_mask).plan(batches.batch(GPU))
+        theirs = TorchAttention(kv, page_size).plan(batches.batch(GPU))
+        count, tolerance = sum(row.num_tokens for row in batches.rows), 2e-2 if dtype == torch.bfloat16 else 4e-3
+        for number, layer in enumerate(layers):
+            shapes = layer.num_heads, layer.kv_heads, layer.kv_heads
+            query, key, value = (
+                torch.randn(1, heads, count, layer.key_width, device=GPU).to(dtype) for heads in shapes
+            )
+            extras = {SINKS: torch.randn(layer.num_heads, device=GPU).to(dtype)}
+            found = mine.attend(number, query, key, value, None, extras)
+            expected = theirs.attend(number, query, key, value, None, extras)
+            torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
     law()
 

@@ -89,6 +89,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
         query, (keys, values), out = call["q"], call["paged_kv_cache"], call["out"]
         assert keys.shape[1:] == values.shape[1:] == (plan["page_size"], plan["num_kv_heads"], plan["head_dim_qk"])
         assert query.shape[0] == plan["qo_indptr"][-1] and query.shape[1] == plan["num_qo_heads"]
+        assert keys.stride() == values.stride(), "k/v strides differs"
         assert query.stride(2) == 1 and out.is_contiguous() and out.shape == query.shape
         assert query.dtype == plan["q_data_type"] and keys.dtype == plan["kv_data_type"] and call["return_lse"]
         lse = torch.empty(query.shape[:2], dtype=torch.float32)
@@ -97,9 +98,8 @@ class BatchPrefillWithPagedKVCacheWrapper:
             pages = plan["paged_kv_indices"][slice(*plan["paged_kv_indptr"][row : row + 2].tolist())]
             length = int(plan["seq_lens"][row])
             k, v = (cache[pages].flatten(0, 1)[:length] for cache in (keys, values))
-            out[new], lse[new] = attended(
-                query[new], k, v, plan["sm_scale"] * call["q_scale"], shown(plan, row, length)
-            )
+            scale, cap = plan["sm_scale"] * call["q_scale"], plan["logits_soft_cap"] or 0.0
+            out[new], lse[new] = attended(query[new], k, v, scale, cap, shown(plan, row, length))
         return out, lse
 
 
@@ -114,21 +114,26 @@ def parts_bytes(plan: dict[str, Any], rows: int) -> int:
 
 
 def shown(plan: dict[str, Any], row: int, length: int) -> Tensor:
-    """Bool [Q, L]."""
+    """Bool [Q, L]: `DefaultAttention` of variants.cuh, whose window counts from the end of keys and queries, whatever the mask is."""
     queries = int(plan["qo_indptr"][row + 1] - plan["qo_indptr"][row])
+    seen = torch.ones(queries, length, dtype=torch.bool)
+    if plan["window_left"] >= 0:
+        seen = seen.triu(length - queries - plan["window_left"])
     if plan["mask_indptr"] is None:
-        seen = torch.ones(queries, length, dtype=torch.bool)
         return seen.tril(length - queries) if plan["causal"] else seen
     offsets = torch.arange(queries * length)
     octets = plan["packed_custom_mask"][int(plan["mask_indptr"][row]) + offsets // 8]
-    return (octets >> (offsets % 8) & 1).bool().view(queries, length)
+    return seen & (octets >> (offsets % 8) & 1).bool().view(queries, length)
 
 
-def attended(query: Tensor, keys: Tensor, values: Tensor, scale: float, shown: Tensor) -> tuple[Tensor, Tensor]:
+def attended(
+    query: Tensor, keys: Tensor, values: Tensor, scale: float, cap: float, shown: Tensor
+) -> tuple[Tensor, Tensor]:
     """query [Q, H, D], keys and values [L, K, D] -> [Q, H, D], and log2 of the sum of weights [Q, H]: 0 and -inf if nothing is seen."""
     group = query.shape[1] // keys.shape[1]
     keys, values = (each.repeat_interleave(group, 1).float() for each in (keys, values))
-    logits = torch.einsum("qhd,lhd->qhl", query.float(), keys) * scale * math.log2(math.e)
+    scores = torch.einsum("qhd,lhd->qhl", query.float(), keys) * scale
+    logits = (cap * torch.tanh(scores / cap) if cap else scores) * math.log2(math.e)
     logits = logits.masked_fill(~shown[:, None], -torch.inf)
     lse = (logits * math.log(2)).logsumexp(-1) / math.log(2)
     weights = torch.exp2(logits - lse[..., None]).nan_to_num(0)

@@ -78,4 +78,5 @@ def _rows(draw: st.DrawFn, table: PageTable, length: int, pool: PagePool) -> Row
     if kind == "tree":
         return Row.tree([7] * tail, parents, pages)
     new = draw(st.integers(1, tail))  # the others' KV is there already
-    return Row([7] * new, np.arange(new), pages, ancestor_mask(parents)[-new:])
+    mask = ancestor_mask(parents)[-new:]
+    return Row([7] * new, length - tail + mask.sum(axis=1) - 1, pages, mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,19 @@ from specsplit.model import CausalLM, Geometry, KVCache, PagePool, PageTable, Ro
 from specsplit.model.attention.backends import choose_backend
 from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle
 from specsplit.model.attention.flashinfer.forward import PagedKV
-from specsplit.model.attention.flashinfer.plan import WHOLE_MASK, Form, in_order, plan_groups
+from specsplit.model.attention.flashinfer.kinds import Kinds
+from specsplit.model.attention.flashinfer.plan import WHOLE_MASK, Form, Group, in_order, plan_groups
+from specsplit.model.attention.flashinfer.sinks import with_sinks
 from specsplit.model.attention.flashinfer.workspace import Heads, Workspaces
+from specsplit.model.attention.interface import run_model
+from specsplit.model.attention.softmax import SINKS, attend
 from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.graphs import Bucket, Buckets
-from specsplit.model.pages.geometry import Span
+from specsplit.model.pages.batch import visible
+from specsplit.model.pages.geometry import ALL, NO_ATTENTION, Layer, Span
 from tests.model import documented
 from tests.model.ragged import ragged
+from tests.model.test_layers import SPANS, new_tokens, slots_of
 from tests.support.rounding import assert_same_sums
 
 CPU = torch.device("cpu")
@@ -45,21 +52,85 @@ def test_it_computes_what_torch_computes(data: st.DataObject) -> None:
     assert_same_sums(found, expected)
 
 
-def test_a_model_gives_the_same_logits_with_either(llama: CausalLM) -> None:
-    table = PageTable(llama.pool)
-    table.reserve(14)
+@st.composite
+def described(draw: st.DrawFn) -> Layer:
+    """A layer that is served: of any span, soft cap and heads, with sinks or without, its values as wide as its keys."""
+    kv_heads, group, width = draw(st.sampled_from([(1, 3, 8), (2, 1, 8), (2, 4, 16)]))
+    softcap = draw(st.sampled_from([None, 0.7]))
+    return Layer(kv_heads * group, kv_heads, width, width, draw(SPANS), softcap, draw(st.booleans()))
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_layers_of_any_span_soft_cap_and_sinks_are_computed_as_torch_does(data: st.DataObject) -> None:
+    """Whatever is on pages that lie before all that a row's new tokens see is NaN, and so are layers of another row."""
+    page_size = data.draw(st.sampled_from([1, 4, 16]))
+    layers = data.draw(st.lists(described(), min_size=1, max_size=4))
+    batches = data.draw(ragged(page_size, most_tokens=120))
+    kv = KVCache(Geometry((*layers, NO_ATTENTION)), batches.pool.num_slots, torch.float32, CPU)
+    whole_mask = data.draw(st.sampled_from([0, WHOLE_MASK]))
+    for tensor in kv.tensors:
+        tensor.fill_(torch.nan)
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    for number, layer in enumerate(layers):
+        for row in batches.rows:
+            first = visible(row, layer.span)[0] // page_size * page_size
+            store(kv, number, slots_of(row, batches.pool)[first:])
+    store(kv, 0, np.zeros(1, dtype=np.int64))  # what it is tried with when it is made
+    mine = FlashInferAttention(kv, page_size, library=documented, whole_mask=whole_mask).plan(batches.batch(CPU))
+    theirs = TorchAttention(kv, page_size).plan(batches.batch(CPU))
+    for number, layer in enumerate(layers):
+        query, key, value, sinks = new_tokens(layer, sum(row.num_tokens for row in batches.rows))
+        expected = theirs.attend(number, query, key, value, 0.4, {SINKS: sinks})
+        assert_same_sums(mine.attend(number, query, key, value, 0.4, {SINKS: sinks}), expected)
+
+
+def store(kv: KVCache, number: int, slots: np.ndarray) -> None:
+    """Random keys and values."""
+    layer = kv.geometry.layers[number]
+    key, value = torch.randn(2, len(slots), layer.kv_heads, layer.key_width)
+    kv.write(number, torch.from_numpy(slots), key, value)
+
+
+@settings(max_examples=40)
+@given(st.sampled_from([(1, 1), (2, 3)]), st.integers(1, 9), st.integers(1, 9), st.floats(-30, 30), st.booleans())
+def test_sinks_are_told_by_the_sum_of_weights_alone(
+    heads: tuple[int, int], queries: int, length: int, about: float, nothing: bool
+) -> None:
+    kv_heads, group = heads
+    layer = Layer(kv_heads * group, kv_heads, 8, 8, sinks=True)
+    query, sinks = torch.randn(queries, layer.num_heads, 8), torch.randn(layer.num_heads) + about
+    keys, values = torch.randn(2, length, kv_heads, 8)
+    shown = torch.full((queries, length), not nothing)
+    out, weight = documented.attended(query, keys, values, 0.4, 0.0, shown)
+    found = with_sinks(out, weight, sinks)
+    if nothing:
+        assert not found.any()
+        return
+    folded = query.reshape(queries, kv_heads, group, 8).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, 8)
+    by_head = [each.transpose(0, 1)[None] for each in (keys, values)]
+    expected = attend(layer, folded, by_head[0], by_head[1], None, 0.4, {SINKS: sinks})
+    expected = expected.view(kv_heads, group, queries, 8).permute(2, 0, 1, 3).reshape(found.shape)
+    assert_same_sums(found, expected)
+
+
+@pytest.mark.parametrize("kind", ["llama", "windows", "windows and soft caps", "windows and sinks", "chunks"])
+def test_a_model_gives_the_same_logits_with_either(folders: dict[str, Path], kind: str) -> None:
+    lm = CausalLM.load(folders[kind], num_pages=8, page_size=4)
+    table = PageTable(lm.pool)
+    table.reserve(22)
     rows = [
-        Row.chunk(range(1, 9), table.upto(8), [7]),
-        Row.tree([3, 1, 4, 1, 5, 9], [-1, 0, 0, 1, 1, 3], table.upto(14)),
+        Row.chunk(range(1, 17), table.upto(16), [7, 15]),
+        Row.tree([3, 1, 4, 1, 5, 9], [-1, 0, 0, 1, 1, 3], table.upto(22)),
     ]
-    expected = [llama.forward([row]) for row in rows]
-    other = FlashInferAttention(llama.kv, 4, library=documented, whole_mask=0)
+    expected = [lm.forward([row]) for row in rows]
+    other = FlashInferAttention(lm.kv, 4, library=documented, whole_mask=0)
     found = []
     for row in rows:
-        batch = llama.inputs([row])
+        batch = lm.inputs([row])
         call = {"position_ids": batch.positions[None], "use_cache": False, "logits_to_keep": batch.logits_at}
         with torch.inference_mode():
-            found.append(llama.model(batch.tokens[None], **call, forward_batch=other.plan(batch)).logits[0])
+            found.append(run_model(lm.model, other.plan(batch), input_ids=batch.tokens[None], **call).logits[0])
     for mine, theirs in zip(found, expected, strict=True):
         assert_same_sums(mine, theirs)
 
@@ -86,11 +157,11 @@ def test_a_plan_is_made_once_the_copies_of_the_one_before_are_done(
     monkeypatch.setattr(PagedKV, "plan", lambda *args: (noted.done.append("plan"), plan(*args)))
     backend, table = FlashInferAttention(llama.kv, 4, library=documented), PageTable(llama.pool)
     table.reserve(4)
-    assert noted.done == ["plan", "planned"] * 2, "one of trees, and one of what they all see"
+    assert noted.done == ["plan", "planned"] * 3, "one of rows in order, one of trees, and one of what they all see"
     noted.done.clear()
     for count in (1, 2, 3):
         backend.plan(llama.inputs([Row.chunk(range(count), table.upto(count), [0])]))
-    assert noted.done == ["plan", "planned", *["waited", "plan", "planned"] * 2]
+    assert noted.done == ["waited", "plan", "planned"] * 3
 
 
 @pytest.fixture
@@ -137,6 +208,48 @@ def test_rows_in_order_need_no_mask_and_trees_only_one_for_what_lies_behind_thei
         bits = "".join(lines)
         packed = mask[start : start + -(-len(bits) // 8)]
         assert "".join(map(str, np.unpackbits(packed, bitorder="little")[: len(bits)])) == bits
+
+
+def test_pages_before_a_window_are_not_listed_and_those_in_which_it_begins_are_masked(
+    example: tuple[list[Row], PagePool],
+) -> None:
+    """The tree behind nine tokens: its nodes at depth 0, 1, 2, 1 and 3 see six or ten tokens each of their own path."""
+    rows, pool = example
+    ordered, trees = plan_groups(rows, pool.tables, 0, Span(window=6))
+    assert ordered.seen.indices.tolist() == [4, 5, 6] and ordered.seen.lengths.tolist() == [6, 1], (
+        "as far as it goes back"
+    )
+    assert trees.prefix is None, "no page is seen by all"
+    assert trees.seen.indices.tolist() == [1, 2, 3, 7, 8] and trees.seen.lengths.tolist() == [10, 7]
+    lines = ["1111110000", "0111111000", "0011111100", "0111110010", "0001111101"]
+    assert shown_of(trees, 0, 5 * 10) == "".join(lines)
+    ordered, trees = plan_groups(rows, pool.tables, 0, Span(window=10))
+    assert trees.prefix is not None and trees.prefix.indices.tolist() == [1]
+    assert trees.prefix.lengths.tolist() == [4, 0] and trees.prefix.last_page_len.tolist() == [4, 0]
+    assert trees.seen.indices.tolist() == [0, 2, 3, 7, 8] and trees.seen.lengths.tolist() == [10, 7]
+    lines = ["1111110000", "0111111000", "0011111100", "0111110010", "0001111101"]
+    assert shown_of(trees, 0, 5 * 10) == "".join(lines), "the page on which windows begin, and the tail"
+
+
+def shown_of(group: Group, start: int, count: int) -> str:
+    """Bits of a mask, from the byte where a row's begin."""
+    assert group.seen.mask is not None
+    return "".join(map(str, np.unpackbits(group.seen.mask[start:], bitorder="little")[:count]))
+
+
+def test_rows_of_one_chunk_that_begins_a_page_need_no_mask(example: tuple[list[Row], PagePool]) -> None:
+    rows, pool = example
+    ordered, _ = plan_groups(rows, pool.tables, 0, Span(chunk=8))
+    assert ordered.seen.lengths.tolist() == [6, 1]
+    (masked,) = plan_groups([rows[1]], pool.tables, 0, Span(chunk=5))
+    assert masked.seen.mask is not None, "tokens 3, 4 and 5 are in two chunks"
+    (masked,) = plan_groups([rows[1]], pool.tables, 0, Span(chunk=3))
+    assert masked.seen.mask is not None and masked.seen.indices.tolist() == [4, 5], "the chunk begins within a page"
+    pool_of_one = PagePool(16, 1)
+    table = PageTable(pool_of_one)
+    table.reserve(6)
+    (ordered,) = plan_groups([Row.chunk([1, 2, 3], table.upto(6))], pool_of_one.tables, 0, Span(chunk=3))
+    assert ordered.seen.mask is None and ordered.seen.indices.tolist() == [3, 4, 5]
 
 
 def test_where_there_is_little_to_see_all_of_it_is_masked(example: tuple[list[Row], PagePool]) -> None:
@@ -211,11 +324,7 @@ def of(head_dim: int) -> Geometry:
     ("changes", "why"),
     [
         ({"value_width": 128}, "layer 1 has keys of width 64 and values of width 128"),
-        ({"span": Span(window=9)}, "layer 1 sees a window of 9 tokens"),
-        ({"span": Span(chunk=9)}, "layer 1 sees chunks of 9 tokens"),
-        ({"softcap": 3.0}, "layer 1 has a soft cap in its attention"),
-        ({"sinks": True}, "layer 1 has sinks in its attention"),
-        ({"kv_heads": 1}, "layer 1 has other heads than layer 0"),
+        ({"key_width": 512, "value_width": 512}, "heads of layer 1 are 512 wide, and it takes 64, 128, 256"),
     ],
 )
 def test_layers_that_it_is_not_used_for_are_told_by_number(
@@ -223,6 +332,22 @@ def test_layers_that_it_is_not_used_for_are_told_by_number(
 ) -> None:
     plain, *_ = of(64).layers
     assert why in str(obstacle(hopper, torch.float16, Geometry((plain, replace(plain, **changes)))))
+
+
+def test_layers_need_not_be_alike(hopper: torch.device) -> None:
+    plain, *_ = of(64).layers
+    others = {"span": Span(window=9)}, {"span": Span(chunk=9)}, {"softcap": 3.0}, {"sinks": True}, {"kv_heads": 1}
+    layers = plain, NO_ATTENTION, *(replace(plain, **changes) for changes in others)
+    assert obstacle(hopper, torch.float16, Geometry(layers)) is None
+    assert "no layer has attention" in str(obstacle(hopper, torch.float16, Geometry((NO_ATTENTION,))))
+
+
+def test_layers_of_one_kind_share_their_wrappers() -> None:
+    plain, *_ = of(64).layers
+    sinks, window = replace(plain, sinks=True), replace(plain, span=Span(window=9))
+    kinds = Kinds(Geometry((window, plain, NO_ATTENTION, sinks, window)))
+    assert kinds.each == (window, plain) and kinds.of_layer == (0, 1, -1, 1, 0)
+    assert kinds.spans == (Span(window=9), ALL) and [kinds.example(kind) for kind in kinds.each] == [0, 1]
 
 
 def test_what_it_cannot_do_is_told_with_what_to_do(hopper: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,10 +46,20 @@ def by_flashinfer(lm: CausalLM) -> StaticAttention:
     return backend.static(lm.pool.tables, BUCKETS)
 
 
-@pytest.fixture(params=[by_torch, by_flashinfer])
+@pytest.fixture(
+    params=[
+        ("llama", by_torch),
+        ("llama", by_flashinfer),
+        ("windows and soft caps", by_flashinfer),
+        ("windows and sinks", by_flashinfer),
+        ("chunks", by_flashinfer),
+    ],
+    ids=lambda case: f"{case[0]} {case[1].__name__}",
+)
 def captured(request: pytest.FixtureRequest, folders: dict[str, Path]) -> CausalLM:
-    lm = CausalLM.load(folders["llama"], num_pages=4096, page_size=PAGE_SIZE)
-    lm.capture_graphs(BUCKETS, ALL_LAYERS, capturer=RecordingCapturer(), attention=request.param(lm))
+    kind, attention = request.param
+    lm = CausalLM.load(folders[kind], num_pages=4096, page_size=PAGE_SIZE)
+    lm.capture_graphs(BUCKETS, ALL_LAYERS, capturer=RecordingCapturer(), attention=attention(lm))
     return lm
 
 

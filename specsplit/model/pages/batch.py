@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specsplit.model.pages.geometry import Span
+from specsplit.model.pages.geometry import ALL, Span
 from specsplit.model.pages.tables import RowPages
 
 Ints = NDArray[np.int64]
@@ -118,18 +118,43 @@ class Row:
         return cls(tokens, depths + (length - count), pages, mask, wanted, **own)
 
 
-def visible(row: Row, span: Span) -> tuple[int, Mask]:
-    """What of a row is seen within a span: the first local index that any new token sees -> and, bool [Q, L - first], which see which.
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """What each new token of a row sees of it within a span, as numbers and a mask of the tail alone."""
 
-    A token counts along its own path: those of the tail that it sees come behind each other on it, and what lies before the tail
-    comes before them.
-    """
-    before = row.pages.length - row.tail_mask.shape[1]
-    onward = np.cumsum(row.tail_mask[:, ::-1], axis=1)[:, ::-1]  # tokens of the path from here to its end
-    reach = span.reach(row.positions)
-    wanted = np.clip(reach - onward[:, 0], 0, before)  # of those before the tail
-    first = before - int(wanted.max())
-    front = np.arange(first, before) >= (before - wanted)[:, None]
-    seen = np.concatenate((front, row.tail_mask & (onward <= reach[:, None])), axis=1)
-    unseen = int(seen.any(axis=0).argmax())
-    return first + unseen, seen[:, unseen:]
+    before: int
+    """Tokens before the tail: L - E."""
+    wanted: Ints
+    """[Q] of which each new token sees the last so many."""
+    tail: Mask
+    """[Q, E]"""
+
+    @classmethod
+    def of(cls, row: Row, span: Span) -> Sight:
+        """A token counts along its own path: those of the tail that it sees come behind each other on it, and what lies before the tail
+        comes before them."""
+        before = row.pages.length - row.tail_mask.shape[1]
+        if span == ALL:
+            return cls(before, np.full(row.num_tokens, before), row.tail_mask)
+        onward = np.cumsum(row.tail_mask[:, ::-1], axis=1)[:, ::-1]  # tokens of the path from here to its end
+        reach = span.reach(row.positions)
+        wanted = np.clip(reach - onward[:, 0], 0, before)
+        return cls(before, wanted, row.tail_mask & (onward <= reach[:, None]))
+
+    @property
+    def first(self) -> int:
+        """The first local index that any new token sees."""
+        wanted = int(self.wanted.max())
+        return self.before - wanted if wanted else self.before + int(self.tail.any(axis=0).argmax())
+
+    def shown(self, start: int, stop: int) -> Mask:
+        """Bool [Q, stop - start]: which of the tokens start <= i < stop, by their local indices, each new one sees."""
+        front = np.arange(start, min(stop, self.before)) >= (self.before - self.wanted)[:, None]
+        tail = self.tail[:, max(0, start - self.before) : max(0, stop - self.before)]
+        return np.concatenate((front, tail), axis=1)
+
+
+def visible(row: Row, span: Span) -> tuple[int, Mask]:
+    """What of a row is seen within a span: the first local index that any new token sees -> and, bool [Q, L - first], which see which."""
+    sight = Sight.of(row, span)
+    return sight.first, sight.shown(sight.first, row.pages.length)

@@ -74,6 +74,11 @@ class KVCache:
             raise ValueError(f"keys and values are of {len(self.tensors)} shapes: there is no one tensor of them")
         return self.tensors[0].unflatten(0, (-1, *counts))
 
+    def planes(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer where they are, [num_slots, kv_heads, width] each, in the type that they are kept in."""
+        keys, values = (self.tensors[tensor][number] for tensor, number in self._planes[2 * layer : 2 * layer + 2])
+        return keys, values
+
     @property
     def in_place(self) -> bool:
         """Whether it is kept in the type that attention computes in, so that nothing of it has to be copied to be read."""

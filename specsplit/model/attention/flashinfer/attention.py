@@ -1,16 +1,21 @@
 """Tree attention over paged KV by FlashInfer's kernels (https://docs.flashinfer.ai), on a GPU.
 
-`specsplit.model.attention.flashinfer.plan` says what is computed; here it is handed to the package, once per forward for all layers. Every
-part takes the FA2 kernels: they alone know masks, and they alone share a long row out over the device if there are few rows.
+`specsplit.model.attention.flashinfer.plan` says what is computed; here it is handed to the package, once per forward for all layers of a
+kind. Every part takes the FA2 kernels: they alone know masks, and they alone share a long row out over the device if there are few rows.
+
+What those kernels take, in 0.6.13: a window (`window_left`) and a soft cap of scores in the template of every mask (`DefaultAttention` in
+attention/variants.cuh), heads of 64, 128 and 256 ready-made (`get_default_config` of aot.py, with and without window and cap). Heads of
+512 they refuse (`KernelTraits::IsInvalid` in attention/prefill.cuh), and keys of another width than their values they would read by the
+strides of the keys, which csrc/batch_prefill.cu forbids. `run` hands on `sinks` to other backends alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -21,7 +26,7 @@ from specsplit.model.attention.flashinfer.plan import WHOLE_MASK, Group, PagedRo
 from specsplit.model.attention.flashinfer.static import StaticFlashInfer
 from specsplit.model.attention.support import refusing
 from specsplit.model.pages.buckets import Buckets
-from specsplit.model.pages.geometry import ALL, Geometry
+from specsplit.model.pages.geometry import NO_ATTENTION, Geometry, Layer
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import KVCache
 from specsplit.model.pages.tables import PageTables
@@ -47,20 +52,14 @@ def obstacle(device: torch.device, dtype: torch.dtype | None = None, geometry: G
 
 
 def _unserved(geometry: Geometry) -> str | None:
-    """What a layer has that is not served: layers that are all alike are, whose heads are of some widths, and which see all tokens."""
-    first = geometry.layers[0]
-    for index, layer in enumerate(geometry.layers):
+    """What a layer has that is not served, by number: windows, chunks, soft caps and sinks are, in layers that need not be alike."""
+    attending = [(number, layer) for number, layer in enumerate(geometry.layers) if layer != NO_ATTENTION]
+    for number, layer in attending:
         if layer.key_width != layer.value_width:
-            return f"layer {index} has keys of width {layer.key_width} and values of width {layer.value_width}"
+            return f"layer {number} has keys of width {layer.key_width} and values of width {layer.value_width}, and it takes equal ones"
         if layer.key_width not in _HEAD_DIMS:
-            return f"heads of layer {index} are {layer.key_width} wide, and it takes {', '.join(map(str, _HEAD_DIMS))}"
-        if layer.span != ALL:
-            return f"layer {index} sees {layer.span}, and it is given no masks of these"
-        if not layer.plain:
-            return f"layer {index} has {'sinks' if layer.sinks else 'a soft cap'} in its attention"
-        if layer != first:
-            return f"layer {index} has other heads than layer 0 ({layer} and {first})"
-    return None
+            return f"heads of layer {number} are {layer.key_width} wide, and it takes {', '.join(map(str, _HEAD_DIMS))}"
+    return None if attending else "no layer has attention that it could compute"
 
 
 class _Part:
@@ -69,27 +68,49 @@ class _Part:
     Its plan is copied to the device out of pinned memory of its own, which the next plan overwrites: that waits for the copy.
     """
 
-    def __init__(self, library: Library, kv: PagedKV) -> None:
+    def __init__(self, library: Library, kv: PagedKV, kind: Layer, *, causal: bool) -> None:
         self._kv: Final = kv
+        self._kind: Final = kind
+        self._causal: Final = causal
         self._wrapper: Final = library.BatchPrefillWithPagedKVCacheWrapper(
             kv.workspace(), kv_layout="NHD", backend="fa2"
         )
         self._planned: Event | None = None
         """Behind the copies of the latest plan; None: there is none that has to be waited for."""
 
-    def plan(self, rows: PagedRows, *, causal: bool = False) -> _Part:
+    def plan(self, rows: PagedRows) -> _Part:
         arrays = (rows.qo_indptr, rows.kv_indptr, rows.last_page_len, rows.lengths, rows.indices)
         parts = pinned(np.concatenate(arrays), self._kv.device).split([len(array) for array in arrays])
         qo_indptr, kv_indptr, last_page_len, lengths, indices = parts
         mask = None if rows.mask is None else pinned(rows.mask, self._kv.device)
         if self._planned is not None:
             self._planned.synchronize()  # a forward ago: done long since, unless nobody asked what came of that
-        self._kv.plan(self._wrapper, rows, Paged(qo_indptr, kv_indptr, last_page_len, lengths, indices, mask), causal)
+        paged = Paged(qo_indptr, kv_indptr, last_page_len, lengths, indices, mask)
+        self._kv.plan(self._wrapper, self._kind, rows, paged, self._causal)
         self._planned = given_so_far(self._kv.device)
         return self
 
     def run(self, layer: int, query: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
         return self._kv.run(self._wrapper, layer, query, scaling)
+
+
+class _Parts(NamedTuple):
+    """The wrappers of one kind of layers."""
+
+    in_order: _Part
+    trees: _Part
+    prefix: _Part
+
+    @classmethod
+    def of(cls, library: Library, kv: PagedKV, kind: Layer) -> _Parts:
+        return cls(*(_Part(library, kv, kind, causal=causal) for causal in (True, False, False)))
+
+    def plan(self, group: Group, device: torch.device) -> PlannedGroup:
+        tokens = group.tokens if isinstance(group.tokens, slice) else on_device(group.tokens, device)
+        if group.seen.mask is None:
+            return PlannedGroup(tokens, self.in_order.plan(group.seen), None)
+        prefix = None if group.prefix is None else self.prefix.plan(group.prefix)
+        return PlannedGroup(tokens, self.trees.plan(group.seen), prefix)
 
 
 class FlashInferAttention:
@@ -111,34 +132,35 @@ class FlashInferAttention:
         with refusing("attention = flashinfer cannot be set up (attention = torch does without it)"):
             self._library: Library = library or cast("Library", import_module("flashinfer"))
             self._paged: Final = PagedKV(kv, page_size)
-            self._in_order, self._trees, self._prefix = (_Part(self._library, self._paged) for _ in range(3))
-            first = kv.geometry.layers[0]
-            self._compile(torch.zeros(1, first.num_heads, first.key_width, dtype=kv.dtype, device=kv.device))
+            self._parts = [_Parts.of(self._library, self._paged, kind) for kind in self._paged.kinds.each]
+            for kind, parts in zip(self._paged.kinds.each, self._parts, strict=True):
+                self._compile(kind, parts)
 
     def plan(self, batch: InputBatch) -> FlashInferForward:
-        groups = [self._plan(group, batch) for group in plan_groups(batch.rows, batch.tables, self._whole_mask)]
-        return FlashInferForward(self._kv, self._library, batch.write_slots, groups)
+        kinds = self._paged.kinds
+        groups = {span: plan_groups(batch.rows, batch.tables, self._whole_mask, span) for span in kinds.spans}
+        planned = [
+            [parts.plan(group, self._kv.device) for group in groups[kind.span]]
+            for kind, parts in zip(kinds.each, self._parts, strict=True)
+        ]
+        return self._forward(batch.write_slots, planned)
 
     def static(self, tables: PageTables, buckets: Buckets) -> StaticFlashInfer:
         """How forwards attend that are captured for these buckets."""
-        attends = partial(FlashInferForward, self._kv, self._library)
-        return StaticFlashInfer(self._library, self._paged, attends, tables, buckets, self._whole_mask)
+        return StaticFlashInfer(self._library, self._paged, self._forward, tables, buckets, self._whole_mask)
 
-    def _plan(self, group: Group, batch: InputBatch) -> PlannedGroup:
-        tokens = group.tokens
-        if not isinstance(tokens, slice):
-            tokens = on_device(tokens, batch.tokens.device)
-        if group.seen.mask is None:
-            return PlannedGroup(tokens, self._in_order.plan(group.seen, causal=True), None)
-        prefix = None if group.prefix is None else self._prefix.plan(group.prefix)
-        return PlannedGroup(tokens, self._trees.plan(group.seen), prefix)
+    def _forward(self, write_slots: Tensor, groups: Sequence[Sequence[PlannedGroup]]) -> FlashInferForward:
+        return FlashInferForward(self._kv, self._library, self._paged.kinds, write_slots, groups)
 
-    def _compile(self, query: Tensor) -> None:
+    def _compile(self, kind: Layer, parts: _Parts) -> None:
         """Run everything once for one token of whatever is stored: what has to be compiled is compiled now, and not in a step."""
+        layer = self._paged.kinds.example(kind)
+        query = torch.zeros(1, kind.num_heads, kind.key_width, dtype=self._kv.dtype, device=self._kv.device)
         one = np.ones(1, dtype=np.int64)
         rows = PagedRows.of(one, [np.zeros(1, dtype=np.int32)], one, 1)
-        mask = np.ones(1, dtype=np.uint8)
+        masked = replace(rows, mask=np.ones(1, dtype=np.uint8))
+        parts.in_order.plan(rows).run(layer, query, None)
         self._library.merge_state_in_place(
-            *self._trees.plan(replace(rows, mask=mask)).run(0, query, None),
-            *self._prefix.plan(rows).run(0, query, None),
+            *parts.trees.plan(masked).run(layer, query, None),
+            *parts.prefix.plan(rows).run(layer, query, None),
         )

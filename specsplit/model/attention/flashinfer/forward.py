@@ -10,10 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specsplit.model.attention.flashinfer.kinds import Kinds
 from specsplit.model.attention.flashinfer.plan import PagedRows
+from specsplit.model.attention.flashinfer.sinks import with_sinks
 from specsplit.model.attention.flashinfer.workspace import WORKSPACES, Heads, processors
 from specsplit.model.attention.interface import tokens_first
+from specsplit.model.attention.softmax import SINKS
 from specsplit.model.pages.buckets import Buckets
+from specsplit.model.pages.geometry import Layer
 from specsplit.model.pages.kv import KVCache
 
 
@@ -28,38 +32,46 @@ class Library(Protocol):
 
 
 class PagedKV:
-    """A KV cache of layers that are all alike, as paged wrappers of the package take it."""
+    """A KV cache as paged wrappers of the package take it: the keys of a layer are of the shape of its values."""
 
     def __init__(self, kv: KVCache, page_size: int) -> None:
-        paged = kv.data.unflatten(2, (-1, page_size))
+        self.kinds: Final = Kinds(kv.geometry)
         self._dtypes: Final = (kv.dtype, kv.stored)
-        self._layers: Final = [layer.unbind() for layer in paged.unbind()]
-        """Keys and values of every layer, [pages, page_size, kv_heads, head_dim] each."""
-        self._shape: Final = (kv.geometry.layers[0].num_heads, paged.shape[4], paged.shape[5], page_size)
+        self._page_size: Final = page_size
+        self._layers: Final = [
+            tuple(plane.unflatten(0, (-1, page_size)) for plane in kv.planes(number)) if kind >= 0 else ()
+            for number, kind in enumerate(self.kinds.of_layer)
+        ]
+        """Keys and values of every layer that attends, [pages, page_size, kv_heads, head_dim] each."""
         self.device: Final = kv.device
-        self.num_pages: Final = paged.shape[2]
+        self.num_pages: Final = kv.num_slots // page_size
 
     def workspace(self, buckets: Buckets | None = None) -> Tensor:
         """Memory for the kernels of wrappers in graph mode for these buckets, or of eager wrappers if there are none. Raises LoadError."""
-        heads, kv_heads, head_dim, _ = self._shape
-        return WORKSPACES.of(self.device, Heads(heads, kv_heads, head_dim, processors(self.device)), buckets)
+        count = processors(self.device)
+        heads = {Heads(kind.num_heads, kind.kv_heads, kind.key_width, count) for kind in self.kinds.each}
+        return max((WORKSPACES.of(self.device, each, buckets) for each in heads), key=len)
 
-    def plan(self, wrapper: Any, rows: PagedRows, paged: Paged, causal: bool) -> None:
-        """Have a wrapper attend to `rows`; `paged` holds the same rows as tensors."""
-        heads, kv_heads, head_dim, page_size = self._shape
+    def plan(self, wrapper: Any, kind: Layer, rows: PagedRows, paged: Paged, causal: bool) -> None:
+        """Have a wrapper attend to `rows` in layers of a kind; `paged` holds the same rows as tensors.
+
+        Causally a query sees the last tokens of the kind's window; else a mask says what is in it.
+        """
         computed, stored = self._dtypes
         wrapper.plan(
             paged.qo_indptr,
             paged.kv_indptr,
             paged.indices,
             paged.last_page_len,
-            heads,
-            kv_heads,
-            head_dim,
-            page_size,
+            kind.num_heads,
+            kind.kv_heads,
+            kind.key_width,
+            self._page_size,
             packed_custom_mask=paged.mask,
             causal=causal,
             sm_scale=1.0,  # every layer gives its own in `run`
+            window_left=(kind.span.window or 0) - 1 if causal else -1,  # tokens before a query's own; -1: all
+            logits_soft_cap=kind.softcap,
             q_data_type=computed,
             kv_data_type=stored,
             max_token_per_sequence=int(np.diff(rows.qo_indptr).max()),
@@ -108,24 +120,30 @@ class FlashInferForward:
 
     kv: KVCache
     library: Library
+    kinds: Kinds
     write_slots: Tensor
     """[T]"""
-    groups: Sequence[PlannedGroup]
+    groups: Sequence[Sequence[PlannedGroup]]
+    """By kind of layers: all new tokens of the batch."""
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
         query = tokens_first(query)
         self.kv.write(layer, self.write_slots, tokens_first(key), tokens_first(value))
-        if len(self.groups) == 1:
-            return self._attend(self.groups[0], layer, query, scaling).unsqueeze(0)
+        sinks = extras[SINKS] if self.kv.geometry.layers[layer].sinks else None
+        groups = self.groups[self.kinds.of_layer[layer]]
+        if len(groups) == 1:
+            return self._attend(groups[0], layer, query, scaling, sinks).unsqueeze(0)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        for group in self.groups:
-            out[group.tokens] = self._attend(group, layer, query[group.tokens], scaling)
+        for group in groups:
+            out[group.tokens] = self._attend(group, layer, query[group.tokens], scaling, sinks)
         return out.unsqueeze(0)
 
-    def _attend(self, group: PlannedGroup, layer: int, query: Tensor, scaling: float | None) -> Tensor:
+    def _attend(
+        self, group: PlannedGroup, layer: int, query: Tensor, scaling: float | None, sinks: Tensor | None
+    ) -> Tensor:
         out, weight = group.seen.run(layer, query, scaling)
         if group.prefix is not None:
             self.library.merge_state_in_place(out, weight, *group.prefix.run(layer, query, scaling))
-        return out
+        return out if sinks is None else with_sinks(out, weight, sinks)

@@ -2,16 +2,20 @@
 
 Rows make up to two groups, with a call of a wrapper (or two) each:
 
-    in order   every new token sees all tokens before it: prompt chunks, single tokens, chains. The kernel's causal mask says that.
-    trees      the whole pages that every node sees need no mask (`prefix`); the rest of a row, which holds its tree, has a mask of
-               one bit per node and token (`seen`). The results of the two are merged. If there is little to see it is all masked.
+    in order   every new token sees all tokens before it, or a window of them: prompt chunks, single tokens, chains. The kernel's causal
+               mask says that, with its `window_left`.
+    trees      the whole pages that every node sees need no mask (`prefix`); the rest of a row has a mask of one bit per node and token
+               (`seen`): its tree, and where a window begins also the pages that some nodes see and others do not. The results of the
+               two are merged. If there is little to see it is all masked.
+
+Layers of another span see the same rows in other groups. Pages in front of all that a row's new tokens see are not listed.
 
     B   rows of the group        Q, L, E   as in `specsplit.model.pages.batch`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -20,7 +24,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specsplit.model.pages.batch import Ints, Mask, Row, causal_mask
+from specsplit.model.pages.batch import Ints, Mask, Row, Sight, causal_mask
+from specsplit.model.pages.geometry import ALL, Span
 from specsplit.model.pages.tables import Pages, PageTables
 
 WHOLE_MASK: Final = 1 << 15
@@ -57,17 +62,13 @@ class PagedRows:
         counts = np.array([len(each) for each in pages])
         return cls(_indptr(queries), _indptr(counts), np.concatenate(pages), _int32(last), _int32(lengths))
 
-    def masked(self, rows: Sequence[Row]) -> PagedRows:
-        """These rows with the masks of `rows`: what lies before the last E tokens of one is seen by all of its queries."""
-        lengths = self.lengths.tolist()
-        sizes = [row.num_tokens * length for row, length in zip(rows, lengths, strict=True)]
-        mask, start = np.zeros(sum(sizes), dtype=np.uint8), 0
-        for row, length, size in zip(rows, lengths, sizes, strict=True):
-            shown = np.ones((row.num_tokens, length), dtype=np.bool_)
-            shown[:, length - row.tail_mask.shape[1] :] = row.tail_mask
-            bits = np.packbits(shown, axis=None, bitorder="little")
+    def masked(self, shown: Sequence[Mask]) -> PagedRows:
+        """These rows with a mask each, bool [Q, length]."""
+        mask, start = np.zeros(sum(each.size for each in shown), dtype=np.uint8), 0
+        for each in shown:
+            bits = np.packbits(each, axis=None, bitorder="little")
             mask[start : start + len(bits)] = bits
-            start += size
+            start += each.size
         return replace(self, mask=mask)
 
     def padded(self, count: int) -> PagedRows:
@@ -85,7 +86,8 @@ class Group:
     tokens: Ints | slice
     """Index into the new tokens of the batch, of those of the group."""
     seen: PagedRows
-    """With a mask for trees, and without one for rows in order, whose queries attend causally: query i to all but the last Q - 1 - i."""
+    """With a mask for trees, and without one for rows in order, whose queries attend causally: query i to all but the last Q - 1 - i, or
+    to those of them that are in its window."""
     prefix: PagedRows | None = None
     """What every query of its row attends to besides."""
 
@@ -111,38 +113,44 @@ class Layout:
     """The whole pages of the rows that need no mask, for SPLIT alone."""
 
 
-def lay_out(rows: Sequence[Row], tables: PageTables, form: Form) -> Layout:
-    """Lay rows (at least one) out, which are one behind the other in the batch. ORDERED is for rows that are all in order."""
-    match form:
-        case Form.ORDERED:
-            return Layout(*_in_order(rows, tables))
-        case Form.WHOLE:
-            return Layout(_masked(rows, tables))
-        case Form.SPLIT:
-            return Layout(*_split(rows, tables))
+def lay_out(rows: Sequence[Row], tables: PageTables, form: Form, span: Span = ALL) -> Layout:
+    """Lay rows (at least one) out, which are one behind the other in the batch.
+
+    ORDERED is for rows that are all in order; others, which are padding, are seen from their first token on.
+    """
+    if form is Form.ORDERED:
+        return Layout(_in_order(rows, tables, [_causal_from(row, span, tables.page_size) or 0 for row in rows]))
+    cuts = [_Cut.of(row, span, tables.page_size) for row in rows]
+    return Layout(_masked(cuts, tables)) if form is Form.WHOLE else Layout(*_split(cuts, tables))
 
 
-def forms_of(rows: Sequence[Row], page_size: int, whole_mask: int = WHOLE_MASK) -> dict[Form, int]:
-    """Forms that pay for rows (at least one), the one that costs the least first, and the bytes of mask that each takes."""
-    queries, lengths = _sizes(rows)
+def forms_of(
+    rows: Sequence[Row], page_size: int, whole_mask: int = WHOLE_MASK, spans: Collection[Span] = (ALL,)
+) -> dict[Form, int]:
+    """Forms that pay for rows (at least one) in all spans, the one that costs the least first, and the most bytes of mask of each."""
+    cuts = [[_Cut.of(row, span, page_size) for row in rows] for span in spans]
     forms: dict[Form, int] = {}
-    if all(in_order(row.tail_mask) for row in rows):
+    if all(_causal_from(row, span, page_size) is not None for span in spans for row in rows):
         forms[Form.ORDERED] = 0
-    if _whole_pays(rows, page_size, whole_mask):
-        forms[Form.WHOLE] = int(queries @ lengths)
-    return {**forms, Form.SPLIT: int(queries @ (lengths - _shared(rows, lengths, page_size) * page_size))}
+    if all(_whole_pays(each, whole_mask) for each in cuts):
+        forms[Form.WHOLE] = max(sum(cut.whole_mask for cut in each) for each in cuts)
+    return {**forms, Form.SPLIT: max(sum(cut.split_mask for cut in each) for each in cuts)}
 
 
-def plan_groups(rows: Sequence[Row], tables: PageTables, whole_mask: int = WHOLE_MASK) -> list[Group]:
-    """Lay rows (at least one) out, which are one behind the other in the batch."""
-    queries = np.array([row.num_tokens for row in rows])
+def plan_groups(rows: Sequence[Row], tables: PageTables, whole_mask: int = WHOLE_MASK, span: Span = ALL) -> list[Group]:
+    """Lay rows (at least one) out, which are one behind the other in the batch, as layers of a span see them."""
+    queries = _queries(rows)
     starts = queries.cumsum() - queries
-    ordered = np.array([in_order(row.tail_mask) for row in rows])
+    firsts = [_causal_from(row, span, tables.page_size) for row in rows]
+    ordered = {number: first for number, first in enumerate(firsts) if first is not None}
+    masked = [number for number, first in enumerate(firsts) if first is None]
     groups: list[Group] = []
-    for members, layout in ((np.flatnonzero(ordered), _in_order), (np.flatnonzero(~ordered), _trees(whole_mask))):
-        if members.size:
-            seen, prefix = layout([rows[index] for index in members.tolist()], tables)
-            groups.append(Group(_tokens(starts[members], queries[members]), seen, prefix))
+    if ordered:
+        seen = _in_order([rows[number] for number in ordered], tables, list(ordered.values()))
+        groups.append(Group(_tokens(starts[list(ordered)], queries[list(ordered)]), seen))
+    if masked:
+        layout = _trees([rows[number] for number in masked], tables, whole_mask, span)
+        groups.append(Group(_tokens(starts[masked], queries[masked]), layout.seen, layout.prefix))
     return groups
 
 
@@ -154,50 +162,110 @@ def in_order(mask: Mask) -> bool:
     return bool((mask == _causal(queries)).all())
 
 
-_Layout = Callable[[Sequence[Row], PageTables], tuple[PagedRows, PagedRows | None]]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cut:
+    """A row that is masked, by its pages: those in front that no new token sees, and those between that all of them see."""
+
+    row: Row
+    sight: Sight
+    size: int
+    """Tokens of a page."""
+    first: int
+    """Pages that no new token sees."""
+    shared: slice
+    """Whole pages that all new tokens see, of those behind; an empty one stands right behind the first."""
+
+    @classmethod
+    def of(cls, row: Row, span: Span, size: int) -> _Cut:
+        sight = Sight.of(row, span)
+        first, stop = sight.first // size, sight.before // size
+        start = -((int(sight.wanted.min()) - sight.before) // size)
+        return cls(row, sight, size, first, slice(start, stop) if start < stop else slice(first, first))
+
+    @property
+    def num_shared(self) -> int:
+        """Tokens of the whole pages that all new tokens see."""
+        return (self.shared.stop - self.shared.start) * self.size
+
+    @property
+    def num_listed(self) -> int:
+        """Tokens of the row's pages but for those in front that none sees."""
+        return self.row.pages.length - self.first * self.size
+
+    @property
+    def whole_mask(self) -> int:
+        """Elements of the mask of all that is listed."""
+        return self.row.num_tokens * self.num_listed
+
+    @property
+    def split_mask(self) -> int:
+        """Elements of the mask without what all new tokens see."""
+        return self.row.num_tokens * (self.num_listed - self.num_shared)
+
+    def shown(self) -> Mask:
+        """The mask of all that is listed, bool [Q, num_listed]."""
+        return self.sight.shown(self.first * self.size, self.row.pages.length)
+
+    def shown_around(self) -> Mask:
+        """The mask of what is left without the shared pages."""
+        before = self.sight.shown(self.first * self.size, self.shared.start * self.size)
+        behind = self.sight.shown(self.shared.stop * self.size, self.row.pages.length)
+        return np.concatenate((before, behind), axis=1)
 
 
-def _in_order(rows: Sequence[Row], tables: PageTables) -> tuple[PagedRows, None]:
-    queries, lengths = _sizes(rows)
-    return PagedRows.of(queries, [tables.listed(row.pages) for row in rows], lengths, tables.page_size), None
+def _causal_from(row: Row, span: Span, page_size: int) -> int | None:
+    """The local index from which on the kernel's causal mask, with the window, says what new tokens see; None: it takes another mask."""
+    if not in_order(row.tail_mask):
+        return None
+    length = row.pages.length
+    if span.chunk is None:
+        return 0 if span.window is None else max(0, length - row.num_tokens + 1 - span.window)
+    begin = max(0, length - int(span.reach(row.positions[-1])))
+    return begin if begin <= length - row.num_tokens and begin % page_size == 0 else None
 
 
-def _trees(whole_mask: int) -> _Layout:
-    def layout(rows: Sequence[Row], tables: PageTables) -> tuple[PagedRows, PagedRows | None]:
-        if _whole_pays(rows, tables.page_size, whole_mask):
-            return _masked(rows, tables), None
-        return _split(rows, tables)
-
-    return layout
-
-
-def _whole_pays(rows: Sequence[Row], page_size: int, whole_mask: int) -> bool:
-    queries, lengths = _sizes(rows)
-    return not _shared(rows, lengths, page_size).any() or int(queries @ lengths) <= whole_mask
+def _in_order(rows: Sequence[Row], tables: PageTables, firsts: Sequence[int]) -> PagedRows:
+    """`firsts`: the local index from which on each row is seen."""
+    size = tables.page_size
+    skipped = np.array(firsts) // size
+    pages = [tables.listed(row.pages)[start:] for row, start in zip(rows, skipped.tolist(), strict=True)]
+    lengths = np.array([row.pages.length for row in rows]) - skipped * size
+    return PagedRows.of(_queries(rows), pages, lengths, size)
 
 
-def _shared(rows: Sequence[Row], lengths: Ints, page_size: int) -> Ints:
-    """[B] whole pages that all queries of a row see."""
-    return (lengths - np.array([row.tail_mask.shape[1] for row in rows])) // page_size
+def _trees(rows: Sequence[Row], tables: PageTables, whole_mask: int, span: Span) -> Layout:
+    cuts = [_Cut.of(row, span, tables.page_size) for row in rows]
+    return Layout(_masked(cuts, tables)) if _whole_pays(cuts, whole_mask) else Layout(*_split(cuts, tables))
 
 
-def _masked(rows: Sequence[Row], tables: PageTables) -> PagedRows:
-    return _in_order(rows, tables)[0].masked(rows)
+def _whole_pays(cuts: Sequence[_Cut], whole_mask: int) -> bool:
+    return not any(cut.num_shared for cut in cuts) or sum(cut.whole_mask for cut in cuts) <= whole_mask
 
 
-def _split(rows: Sequence[Row], tables: PageTables) -> tuple[PagedRows, PagedRows]:
-    """The rest of the rows, masked, and what they share."""
-    queries, lengths = _sizes(rows)
-    shared, size = _shared(rows, lengths, tables.page_size), tables.page_size
-    pages = [tables.listed(row.pages) for row in rows]
-    fronts = [each[:cut] for each, cut in zip(pages, shared.tolist(), strict=True)]
-    backs = [each[cut:] for each, cut in zip(pages, shared.tolist(), strict=True)]
-    seen = PagedRows.of(queries, backs, lengths - shared * size, size).masked(rows)
-    return seen, PagedRows.of(queries, fronts, shared * size, size)
+def _masked(cuts: Sequence[_Cut], tables: PageTables) -> PagedRows:
+    queries = _queries([cut.row for cut in cuts])
+    pages = [tables.listed(cut.row.pages)[cut.first :] for cut in cuts]
+    lengths = np.array([cut.num_listed for cut in cuts])
+    return PagedRows.of(queries, pages, lengths, tables.page_size).masked([cut.shown() for cut in cuts])
 
 
-def _sizes(rows: Sequence[Row]) -> tuple[Ints, Ints]:
-    return np.array([row.num_tokens for row in rows]), np.array([row.pages.length for row in rows])
+def _split(cuts: Sequence[_Cut], tables: PageTables) -> tuple[PagedRows, PagedRows]:
+    """The rest of the rows, masked, and what their new tokens share."""
+    queries = _queries([cut.row for cut in cuts])
+    pages = [tables.listed(cut.row.pages) for cut in cuts]
+    around = [
+        np.concatenate((each[cut.first : cut.shared.start], each[cut.shared.stop :]))
+        for each, cut in zip(pages, cuts, strict=True)
+    ]
+    between = [each[cut.shared] for each, cut in zip(pages, cuts, strict=True)]
+    shared, size = np.array([cut.num_shared for cut in cuts]), tables.page_size
+    rest = np.array([cut.num_listed for cut in cuts]) - shared
+    seen = PagedRows.of(queries, around, rest, size).masked([cut.shown_around() for cut in cuts])
+    return seen, PagedRows.of(queries, between, shared, size)
+
+
+def _queries(rows: Sequence[Row]) -> Ints:
+    return np.array([row.num_tokens for row in rows])
 
 
 def _tokens(starts: Ints, queries: Ints) -> Ints | slice:

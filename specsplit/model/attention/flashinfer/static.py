@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from specsplit.model.attention.flashinfer.forward import FlashInferForward, Library, Paged, PagedKV, PlannedGroup
-from specsplit.model.attention.flashinfer.plan import Form, PagedRows, forms_of, lay_out
+from specsplit.model.attention.flashinfer.plan import Form, Layout, PagedRows, forms_of, lay_out
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.buckets import Bucket, Buckets
+from specsplit.model.pages.geometry import Layer
 from specsplit.model.pages.tables import PageTables
 from specsplit.model.tensors.transfer import pinned_zeros
 from specsplit.model.tensors.upload import Upload
@@ -80,8 +81,9 @@ class _Memory:
 class _StaticPart:
     """The wrappers of one bucket for one part of a forward (a Part): two that plan alternately, for what was captured with the first."""
 
-    def __init__(self, library: Library, kv: PagedKV, memory: _Memory, rows: int, *, causal: bool) -> None:
+    def __init__(self, library: Library, kv: PagedKV, kind: Layer, memory: _Memory, rows: int, *, causal: bool) -> None:
         self._kv: Final = kv
+        self._kind: Final = kind
         self._memory: Final = memory
         self._rows: Final = rows
         self._causal: Final = causal
@@ -97,37 +99,58 @@ class _StaticPart:
         indices = _sent(self._memory.indices, half, rows.indices)
         mask = None if self._memory.mask is None else _sent(self._memory.mask, half, _mask(rows))
         paged = Paged(qo_indptr, kv_indptr, last_page_len, lengths, indices, mask)
-        self._kv.plan(self._wrappers[half], rows, paged, self._causal)
+        self._kv.plan(self._wrappers[half], self._kind, rows, paged, self._causal)
 
     def run(self, layer: int, query: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
         return self._kv.run(self._wrappers[0], layer, query, scaling)
 
 
 class _Parts(NamedTuple):
-    """The parts of the forwards of one bucket."""
+    """The parts of the forwards of one bucket, in layers of one kind."""
 
     ordered: _StaticPart
     masked: _StaticPart
     prefix: _StaticPart
 
-    def seen(self, form: Form) -> _StaticPart:
+    def planned(self, bucket: Bucket, form: Form) -> PlannedGroup:
+        """All tokens, in a form."""
+        return PlannedGroup(slice(0, bucket.tokens), self._seen(form), self.prefix if form is Form.SPLIT else None)
+
+    def plan(self, layout: Layout, form: Form, half: int) -> None:
+        self._seen(form).plan(layout.seen, half)
+        if layout.prefix is not None:
+            self.prefix.plan(layout.prefix, half)
+
+    def _seen(self, form: Form) -> _StaticPart:
         """What attends to all of it, or to what is masked."""
         return self.ordered if form is Form.ORDERED else self.masked
 
 
+class _Memories(NamedTuple):
+    """What the parts of one kind share with those of other buckets."""
+
+    ordered: _Memory
+    masked: _Memory
+    prefix: _Memory
+
+    def parts(self, library: Library, kv: PagedKV, kind: Layer, rows: int) -> _Parts:
+        """The parts for so many rows."""
+        return _Parts(*(_StaticPart(library, kv, kind, each, rows, causal=each is self.ordered) for each in self))
+
+
 class StaticFlashInfer:
-    """How the captured forwards of one runner attend (a StaticAttention)."""
+    """How the captured forwards of one runner attend (a StaticAttention): in one form for all kinds of layers."""
 
     def __init__(
         self,
         library: Library,
         kv: PagedKV,
-        attends: Callable[[Tensor, Sequence[PlannedGroup]], FlashInferForward],
+        attends: Callable[[Tensor, Sequence[Sequence[PlannedGroup]]], FlashInferForward],
         tables: PageTables,
         buckets: Buckets,
         whole_mask: int,
     ) -> None:
-        """`attends` makes a forward of write slots and groups."""
+        """`attends` makes a forward of write slots and groups by kind."""
         self.forms: Final = tuple(Form)
         self._library: Final = library
         self._kv: Final = kv
@@ -136,37 +159,33 @@ class StaticFlashInfer:
         self._whole_mask: Final = whole_mask
         self._most_pages: Final = max(kv.num_pages, min(buckets.most_rows * kv.num_pages, _MOST_PAGES))
         workspace = kv.workspace(buckets)
-        self._ordered, self._masked, self._prefix = (
-            _Memory.of(buckets, self._most_pages, workspace, masked=masked) for masked in (False, True, False)
-        )
-        self._parts: Final[dict[Bucket, _Parts]] = {}
+        self._memories: Final = [
+            _Memories(*(_Memory.of(buckets, self._most_pages, workspace, masked=each) for each in (False, True, False)))
+            for _ in kv.kinds.each
+        ]
+        self._parts: Final[dict[Bucket, list[_Parts]]] = {}
 
     def fitting(self, rows: Sequence[Row]) -> list[Form]:
         size = self._tables.page_size
         if sum(-(-row.pages.length // size) for row in rows) > self._most_pages:
             return []
-        return [form for form, nbytes in forms_of(rows, size, self._whole_mask).items() if nbytes <= _MASK_BYTES]
+        forms = forms_of(rows, size, self._whole_mask, self._kv.kinds.spans)
+        return [form for form, nbytes in forms.items() if nbytes <= _MASK_BYTES]
 
     def forward(self, bucket: Bucket, form: Form, write_slots: Tensor) -> FlashInferForward:
-        parts = self._parts_of(bucket)
-        prefix = parts.prefix if form is Form.SPLIT else None
-        return self._attends(write_slots, [PlannedGroup(slice(0, bucket.tokens), parts.seen(form), prefix)])
+        return self._attends(write_slots, [[parts.planned(bucket, form)] for parts in self._parts_of(bucket)])
 
     def plan(self, rows: Sequence[Row], bucket: Bucket, form: Form, half: int) -> None:
-        parts, layout = self._parts_of(bucket), lay_out(rows, self._tables, form)
-        parts.seen(form).plan(layout.seen, half)
-        if layout.prefix is not None:
-            parts.prefix.plan(layout.prefix, half)
+        layouts = {span: lay_out(rows, self._tables, form, span) for span in self._kv.kinds.spans}
+        for kind, parts in zip(self._kv.kinds.each, self._parts_of(bucket), strict=True):
+            parts.plan(layouts[kind.span], form, half)
 
-    def _parts_of(self, bucket: Bucket) -> _Parts:
+    def _parts_of(self, bucket: Bucket) -> list[_Parts]:
         parts = self._parts.get(bucket)
         if parts is None:
-            memories = self._ordered, self._masked, self._prefix
-            made = (
-                _StaticPart(self._library, self._kv, memory, bucket.rows + 1, causal=memory is self._ordered)
-                for memory in memories
-            )
-            parts = self._parts[bucket] = _Parts(*made)
+            each = zip(self._memories, self._kv.kinds.each, strict=True)
+            parts = [memories.parts(self._library, self._kv, kind, bucket.rows + 1) for memories, kind in each]
+            self._parts[bucket] = parts
         return parts
 
 
