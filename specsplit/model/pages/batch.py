@@ -124,8 +124,8 @@ class Sight:
 
     before: int
     """Tokens before the tail: L - E."""
-    wanted: Ints
-    """[Q] of which each new token sees the last so many."""
+    wanted: Ints | None
+    """[Q] of which each new token sees the last so many; None: all of them."""
     tail: Mask
     """[Q, E]"""
 
@@ -135,7 +135,7 @@ class Sight:
         comes before them."""
         before = row.pages.length - row.tail_mask.shape[1]
         if span == ALL:
-            return cls(before, np.full(row.num_tokens, before), row.tail_mask)
+            return cls(before, None, row.tail_mask)
         onward = np.cumsum(row.tail_mask[:, ::-1], axis=1)[:, ::-1]  # tokens of the path from here to its end
         reach = span.reach(row.positions)
         wanted = np.clip(reach - onward[:, 0], 0, before)
@@ -144,14 +144,24 @@ class Sight:
     @property
     def first(self) -> int:
         """The first local index that any new token sees."""
+        if self.wanted is None:
+            return 0
         wanted = int(self.wanted.max())
         return self.before - wanted if wanted else self.before + int(self.tail.any(axis=0).argmax())
 
+    @property
+    def shared(self) -> int:
+        """The local index from which on all new tokens see all tokens before the tail."""
+        return 0 if self.wanted is None else self.before - int(self.wanted.min())
+
     def shown(self, start: int, stop: int) -> Mask:
         """Bool [Q, stop - start]: which of the tokens start <= i < stop, by their local indices, each new one sees."""
-        front = np.arange(start, min(stop, self.before)) >= (self.before - self.wanted)[:, None]
-        tail = self.tail[:, max(0, start - self.before) : max(0, stop - self.before)]
-        return np.concatenate((front, tail), axis=1)
+        front = max(0, min(stop, self.before) - start)
+        shown = np.ones((len(self.tail), stop - start), dtype=np.bool_)
+        shown[:, front:] = self.tail[:, max(0, start - self.before) : max(0, stop - self.before)]
+        if front and self.wanted is not None:
+            shown[:, :front] = np.arange(start, start + front) >= (self.before - self.wanted)[:, None]
+        return shown
 
 
 def visible(row: Row, span: Span) -> tuple[int, Mask]:

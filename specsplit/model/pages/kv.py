@@ -76,8 +76,8 @@ class KVCache:
 
     def planes(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer where they are, [num_slots, kv_heads, width] each, in the type that they are kept in."""
-        keys, values = (self.tensors[tensor][number] for tensor, number in self._planes[2 * layer : 2 * layer + 2])
-        return keys, values
+        keys, *values = (self.tensors[tensor][number] for tensor, number in self._planes[layer])
+        return keys, values[0] if values else self._within(layer, keys)
 
     @property
     def in_place(self) -> bool:

@@ -55,6 +55,8 @@ def _unserved(geometry: Geometry) -> str | None:
     """What a layer has that is not served, by number: windows, chunks, soft caps and sinks are, in layers that need not be alike."""
     attending = [(number, layer) for number, layer in enumerate(geometry.layers) if layer != NO_ATTENTION]
     for number, layer in attending:
+        if layer.values_in_keys:
+            return f"layer {number} keeps latents, and the kernels for these know no trees"
         if layer.key_width != layer.value_width:
             return f"layer {number} has keys of width {layer.key_width} and values of width {layer.value_width}, and it takes equal ones"
         if layer.key_width not in _HEAD_DIMS:

@@ -174,23 +174,20 @@ class _Cut:
     """Pages that no new token sees."""
     shared: slice
     """Whole pages that all new tokens see, of those behind; an empty one stands right behind the first."""
+    num_shared: int
+    """Tokens of these."""
+    num_listed: int
+    """Tokens of the row's pages but for those in front that none sees."""
 
     @classmethod
     def of(cls, row: Row, span: Span, size: int) -> _Cut:
         sight = Sight.of(row, span)
-        first, stop = sight.first // size, sight.before // size
-        start = -((int(sight.wanted.min()) - sight.before) // size)
-        return cls(row, sight, size, first, slice(start, stop) if start < stop else slice(first, first))
-
-    @property
-    def num_shared(self) -> int:
-        """Tokens of the whole pages that all new tokens see."""
-        return (self.shared.stop - self.shared.start) * self.size
-
-    @property
-    def num_listed(self) -> int:
-        """Tokens of the row's pages but for those in front that none sees."""
-        return self.row.pages.length - self.first * self.size
+        first = sight.first // size
+        start = max(first, -(-sight.shared // size))
+        stop = max(start, sight.before // size)
+        if start == stop:
+            start = stop = first
+        return cls(row, sight, size, first, slice(start, stop), (stop - start) * size, row.pages.length - first * size)
 
     @property
     def whole_mask(self) -> int:
@@ -208,9 +205,17 @@ class _Cut:
 
     def shown_around(self) -> Mask:
         """The mask of what is left without the shared pages."""
-        before = self.sight.shown(self.first * self.size, self.shared.start * self.size)
         behind = self.sight.shown(self.shared.stop * self.size, self.row.pages.length)
+        if self.shared.start == self.first:
+            return behind
+        before = self.sight.shown(self.first * self.size, self.shared.start * self.size)
         return np.concatenate((before, behind), axis=1)
+
+    def around(self, pages: Pages) -> Pages:
+        """Pages that are listed, of all of the row, without the shared ones."""
+        if self.shared.start == self.first:
+            return pages[self.shared.stop :]
+        return np.concatenate((pages[self.first : self.shared.start], pages[self.shared.stop :]))
 
 
 def _causal_from(row: Row, span: Span, page_size: int) -> int | None:
@@ -253,10 +258,7 @@ def _split(cuts: Sequence[_Cut], tables: PageTables) -> tuple[PagedRows, PagedRo
     """The rest of the rows, masked, and what their new tokens share."""
     queries = _queries([cut.row for cut in cuts])
     pages = [tables.listed(cut.row.pages) for cut in cuts]
-    around = [
-        np.concatenate((each[cut.first : cut.shared.start], each[cut.shared.stop :]))
-        for each, cut in zip(pages, cuts, strict=True)
-    ]
+    around = [cut.around(each) for each, cut in zip(pages, cuts, strict=True)]
     between = [each[cut.shared] for each, cut in zip(pages, cuts, strict=True)]
     shared, size = np.array([cut.num_shared for cut in cuts]), tables.page_size
     rest = np.array([cut.num_listed for cut in cuts]) - shared
