@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from specsplit.values import Estimate, Miss, Plan
 
@@ -231,6 +231,17 @@ class Eager(StrEnum):
     """Capturing has failed."""
     GROUP = "group"
     """There is no graph for what another rank of the group had in the same turn, or for all of them together."""
+
+
+class StateBytes(NamedTuple):
+    """Memory of the device for the states of recurrent layers, in bytes. Without such layers all of it is 0."""
+
+    sessions: int = 0
+    """Taken for sessions, whether they are there or not."""
+    drafts: int = 0
+    """What the drafts of one step may take at most."""
+    prefixes: int = 0
+    """What is kept behind shared pages."""
 
 
 @dataclass(frozen=True, slots=True)

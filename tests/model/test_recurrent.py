@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, PageTable, Row, RowPages
 from specsplit.model.pages.passes import passes_of
 from specsplit.model.pages.snapshots import Snapshots
+from specsplit.model.pages.states import RecurrentStates
 from tests.model.conftest import RECURRENT, Saved
 from tests.support.rounding import assert_same_sums
 
@@ -86,6 +89,17 @@ def test_where_layers_do_not_go_on_with_several_tokens_only_the_beginning_of_a_t
     rows = [Row.chunk([1, 2, 3], alone(3)), Row.chunk([4, 5, 6], alone(8))]
     passes = passes_of(rows, [0, 7], torch.from_numpy, continues=False)
     assert [step.tokens.tolist() for step in passes.passes] == [[0, 1, 2], [3], [4], [5]]
+    assert [None if step.held is None else step.held.tolist() for step in passes.passes] == [None, [], [], None]
+    assert passes.places == {(0, 2): (0, 0), (1, 2): (3, 0)}
+    beside = passes_of([rows[1], Row.tree([7, 8], [-1, 0], alone(6))], [0, 7], torch.from_numpy, 4, continues=False)
+    assert [step.tokens.tolist() for step in beside.passes] == [[0, 3], [1, 4], [2]]
+    assert [None if step.held is None else step.held.tolist() for step in beside.passes] == [[1], [1], None]
+    assert beside.places == {(0, 2): (2, 0), (1, 0): (0, 0), (1, 1): (1, 0)}
+
+
+def test_a_chunk_on_pages_of_its_own_which_nobody_goes_on_behind_is_not_cut() -> None:
+    row = Row.chunk(list(range(160)), RowPages.alone(np.arange(40), 160))
+    assert len(passes_of([row], [0], torch.from_numpy, page_size=4).passes) == 1
 
 
 def test_snapshots_stay_within_their_memory_and_those_used_last_stay() -> None:
@@ -111,8 +125,14 @@ def test_a_row_that_sees_nodes_of_an_earlier_forward_is_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def lm(saved: Saved) -> CausalLM:
-    return CausalLM.load(saved(RECURRENT[KIND]()), num_pages=200, page_size=4)
+def served(saved: Saved) -> Callable[[str], CausalLM]:
+    """A model of a kind, loaded once."""
+    return cache(lambda kind: CausalLM.load(saved(RECURRENT[kind]()), num_pages=200, page_size=4))
+
+
+@pytest.fixture(scope="module")
+def lm(served: Callable[[str], CausalLM]) -> CausalLM:
+    return served(KIND)
 
 
 def test_what_is_not_committed_is_forgotten_and_what_is_goes_on(lm: CausalLM) -> None:
@@ -143,6 +163,69 @@ def test_sessions_keep_their_own_states_however_many_there_are(lm: CausalLM) -> 
     assert_same_sums(lm.forward(ends), expected)
     for table in tables:
         table.release()
+
+
+@st.composite
+def forwards(draw: st.DrawFn) -> list[list[int] | int]:
+    """Of every row the parents of a tree's nodes, or the length of a chunk."""
+    found: list[list[int] | int] = []
+    for _ in range(draw(st.integers(1, 3))):
+        count = draw(st.integers(2, 12))
+        found.append(draw(st.just(count) | st.just([-1, *(draw(st.integers(0, at)) for at in range(count - 1))])))
+    return found
+
+
+@pytest.mark.parametrize("kind", [KIND, "states that one token at a time goes on from"])
+@settings(max_examples=15)
+@given(forwards())
+def test_a_forward_holds_the_states_of_its_nodes_and_of_the_ends_of_chunks_until_it_is_committed(
+    served: Callable[[str], CausalLM], kind: str, found: list[list[int] | int]
+) -> None:
+    lm = served(kind)
+    states = lm.states
+    assert states is not None
+    tables = [PageTable(lm.pool) for _ in found]
+    for table in tables:
+        table.reserve(20)
+    beginnings = [Row.chunk(TEXT[:8], table.upto(8)) for table in tables]
+    lm.forward(beginnings)
+    lm.keep_states([(row, 7) for row in beginnings])
+    assert states.made_bytes == 0
+    rows = [
+        Row.chunk(TEXT[:each], table.upto(8 + each))
+        if isinstance(each, int)
+        else Row.tree(TEXT[: len(each)], each, table.upto(8 + len(each)))
+        for each, table in zip(found, tables, strict=True)
+    ]
+    lm.forward(rows)
+    nodes = sum(1 if isinstance(each, int) else len(each) for each in found)
+    assert states.made_bytes == nodes * states.session_bytes
+    lm.keep_states([(row, row.num_tokens - 1) for row in rows])
+    assert states.made_bytes == 0
+    for table in tables:
+        table.release()
+
+
+def test_a_forward_is_committed_once(lm: CausalLM) -> None:
+    table = PageTable(lm.pool)
+    table.reserve(8)
+    row = Row.chunk(TEXT[:8], table.upto(8))
+    lm.forward([row])
+    lm.keep_states([(row, 7)])
+    with pytest.raises(AssertionError, match="not committed yet"):
+        lm.keep_states([(row, 7)])
+    table.release()
+
+
+def test_room_that_is_reserved_is_neither_more_nor_taken_twice(lm: CausalLM) -> None:
+    assert lm.states is not None
+    states, each = RecurrentStates([[torch.zeros(1, 3, 5)], [torch.zeros(1, 2)]]), 4 * (15 + 2)
+    assert states.session_bytes == each
+    for sessions in (20, 5):
+        states.reserve(sessions)
+        assert states.taken == (21 * each, 0, 0)
+    states.step_bytes = 7 * each + 3
+    assert states.most_nodes == 7 and states.taken.drafts == 7 * each + 3
 
 
 def test_states_are_told_in_bytes(lm: CausalLM) -> None:

@@ -90,7 +90,7 @@ def test_a_packed_batch_of_random_trees_matches_every_path(pair: Pair) -> None:
     forward(lm, [sequence.chunk(len(sequence.tokens) - 1) for sequence in sequences])
     shapes = [random_parents(rng, size) for size in (1, 7, 16, 12)]
     drafts = [[s.tokens[-1], *random_tokens(lm, rng, len(p) - 1)] for s, p in zip(sequences, shapes, strict=True)]
-    logits = forward(lm, [s.tree(d, p) for s, d, p in zip(sequences, drafts, shapes, strict=True)])
+    logits = lm.forward([s.tree(d, p) for s, d, p in zip(sequences, drafts, shapes, strict=True)])
     assert logits.shape == (36, lm.info.vocabulary.size)
     assert logits.dtype == torch.float32
     parts = logits.split([len(p) for p in shapes])
@@ -109,7 +109,7 @@ def test_a_prompt_in_chunks_then_trees_and_compactions_matches_to_the_end(pair: 
     for size in (8, 16, 1, 11, 16):
         parents = random_parents(rng, size)
         tokens = [sequence.tokens[-1], *random_tokens(lm, rng, size - 1)]
-        logits = forward(lm, [sequence.tree(tokens, parents)])
+        logits = lm.forward([sequence.tree(tokens, parents)])
         assert_tree_matches(model, logits, sequence.tokens[:-1], tokens, parents)
         deepest = int(rng.integers(0, size))
         sequence.accept(path_to(parents, deepest), tokens, bonus=int(rng.integers(0, lm.info.vocabulary.size)))

@@ -258,7 +258,10 @@ class CausalLM(ModelRunner):
         return self._compute(batch, runner.backend.plan(batch))
 
     def keep_states(self, tokens: Sequence[tuple[Row, int]]) -> None:
-        """Let recurrent layers go on behind these tokens of the last forward, (row, index of a token in it), where their sessions go on."""
+        """Let recurrent layers go on behind these tokens of the last forward, (row, index of a token in it), where their sessions go on.
+
+        To be called once behind a forward: what it holds of all other tokens is given back.
+        """
         if self.states is not None:
             self.states.commit(tokens)
 

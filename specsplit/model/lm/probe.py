@@ -137,6 +137,7 @@ def _over(lm: CausalLM, runner: ModelRunner, texts: Sequence[Passage], tables: S
     lm.forward_over(runner, prefixes)
     lm.keep_states([(row, row.num_tokens - 1) for row in prefixes])
     logits = lm.forward_over(runner, [text.tree(table) for text, table in pairs]).float()
+    lm.keep_states(())
     return list(logits.split([len(text.parents) for text in texts]))
 
 
