@@ -11,7 +11,7 @@ What is counted is counted once, by the service that knows it best, so that a su
 from __future__ import annotations
 
 from specsplit.observe.metric import Kind, Label, Metric, Service, steps_of_125
-from specsplit.records import Eager
+from specsplit.records import Eager, StateBytes
 from specsplit.values import Adaptive, DrafterKind, FailoverCause, FinishReason, Miss
 
 DEEPEST = 8
@@ -47,6 +47,7 @@ CONTROLLER = Label("controller", tuple(controller.value for controller in Adapti
 CLIENT = Label("client", ("other",))
 """Beside the clients that the setting metrics_clients names; "other" is for any other."""
 STATE = Label("state", ("serving", "draining"))
+STATES_OF = Label("of", StateBytes._fields)
 
 _STEP_SECONDS = steps_of_125(-4, 1)
 _TOKEN_SECONDS = (0.0005, *steps_of_125(-3, 1))
@@ -428,6 +429,15 @@ KV_PAGES = Metric(
     "Pages of KV there are; 0 for a drafter that keeps none.",
 )
 KV_PAGES_USED = Metric("specsplit_kv_pages_used", Kind.GAUGE, _MEMBERS, "Pages of KV that sessions hold.")
+STATE_BYTES = Metric(
+    "specsplit_state_bytes",
+    Kind.GAUGE,
+    _VERIFIER,
+    "Memory of the device for states of recurrent layers. sessions: taken at load for all that may run at once; "
+    "drafts: what those of one step may take; prefixes: what is kept behind shared pages. 0 for a target without such layers.",
+    (STATES_OF,),
+    unused="what a verifier takes for them at load hardly changes, and its log says it",
+)
 
 GRAPHS = Metric(
     "specsplit_graphs",

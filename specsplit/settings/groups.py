@@ -46,6 +46,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "prefix_cache",
             "prefix_features_bytes",
             "prefix_states_bytes",
+            "step_states_bytes",
             "step_token_budget",
             "max_nodes",
         ),

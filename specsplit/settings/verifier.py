@@ -36,6 +36,10 @@ class VerifierSettings(EngineSettings):
     prefix_states_bytes: Bytes = Field(default=1 << 30, ge=0)
     """Device memory for states of recurrent layers behind shared pages: sessions of such a target go on where there are some; 0 has each of
     them read from its beginning."""
+    step_states_bytes: Bytes | None = Field(default=None, ge=1)
+    """Device memory for states of recurrent layers behind the drafts of one step: a step of such a target brings as many nodes as it holds,
+    the likeliest of all sessions. Beside them a step holds as much for each session as is kept of it. Unset: a quarter of what is free of a
+    GPU when the target is loaded, 1 GiB on a CPU."""
     step_token_budget: Count = Field(default=512, ge=1)
     """Prompt tokens that one step prefills at most, all sessions together."""
     num_steps: int = 5

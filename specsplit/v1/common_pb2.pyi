@@ -19,6 +19,7 @@ class NoDraftsCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NO_DRAFTS_CAUSE_LATE: _ClassVar[NoDraftsCause]
     NO_DRAFTS_CAUSE_PRICE: _ClassVar[NoDraftsCause]
     NO_DRAFTS_CAUSE_ROOM: _ClassVar[NoDraftsCause]
+    NO_DRAFTS_CAUSE_MEMORY: _ClassVar[NoDraftsCause]
 
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -52,6 +53,7 @@ NO_DRAFTS_CAUSE_EMPTY: NoDraftsCause
 NO_DRAFTS_CAUSE_LATE: NoDraftsCause
 NO_DRAFTS_CAUSE_PRICE: NoDraftsCause
 NO_DRAFTS_CAUSE_ROOM: NoDraftsCause
+NO_DRAFTS_CAUSE_MEMORY: NoDraftsCause
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason

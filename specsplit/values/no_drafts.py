@@ -29,6 +29,8 @@ class NoDraftsCause(StrEnum):
     """There were nodes, and none was worth the time that it adds to the step."""
     ROOM = "room"
     """The step had no room for a node: the answer was about to end, or the KV pool was full."""
+    MEMORY = "memory"
+    """There were nodes, and likelier ones of other sessions took all the memory for states of recurrent layers."""
 
 
 _CLAUSES = {
@@ -41,6 +43,7 @@ _CLAUSES = {
     NoDraftsCause.LATE: "the drafter answers later than is worth waiting for",
     NoDraftsCause.PRICE: "none is worth the time that it adds to a step",
     NoDraftsCause.ROOM: "there is no room for them, since the answer is about to end or the KV pool is full",
+    NoDraftsCause.MEMORY: "likelier ones of other sessions take all the memory for states of recurrent layers (step_states_bytes)",
 }
 """Each stands behind "no drafts:", or behind "hardly any drafts: in most steps"."""
 

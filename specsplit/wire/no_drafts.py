@@ -18,6 +18,7 @@ _CAUSES = {
     NoDraftsCause.LATE: pb.NO_DRAFTS_CAUSE_LATE,
     NoDraftsCause.PRICE: pb.NO_DRAFTS_CAUSE_PRICE,
     NoDraftsCause.ROOM: pb.NO_DRAFTS_CAUSE_ROOM,
+    NoDraftsCause.MEMORY: pb.NO_DRAFTS_CAUSE_MEMORY,
 }
 _CAUSES_BACK = {value: cause for cause, value in _CAUSES.items()}
 

@@ -32,6 +32,7 @@ from specsplit.records import (
     GraphStatistics,
     KVCounters,
     PlanRecord,
+    StateBytes,
     StepRecord,
     StreamStatistics,
     TurnCosts,
@@ -513,6 +514,14 @@ def test_what_a_drafter_has_done_is_looked_up_and_its_expansions_are_told() -> N
     assert value(samples, "specsplit_kv_pages_used") == 30
     assert value(samples, "specsplit_refusals_total", "resource_exhausted") == 1
     assert value(samples, "specsplit_draft_time_seconds_sum", "standalone") == pytest.approx(0.005)
+
+
+def test_what_states_of_recurrent_layers_take_is_told_as_it_is_at_a_scrape() -> None:
+    metrics, found = VerifierMetrics(on=True), [StateBytes()]
+    metrics.watch_states(lambda: found[-1])
+    assert values(scrape(metrics), "specsplit_state_bytes") == {("sessions",): 0, ("drafts",): 0, ("prefixes",): 0}
+    found.append(StateBytes(sessions=5, drafts=7, prefixes=9))
+    assert values(scrape(metrics), "specsplit_state_bytes") == {("sessions",): 5, ("drafts",): 7, ("prefixes",): 9}
 
 
 # Both members

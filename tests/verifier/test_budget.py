@@ -31,7 +31,7 @@ def test_the_nodes_of_a_session_that_accepts_badly_go_to_one_that_accepts_well()
     assert spending.nodes == [3, 1]
     assert spending.length == pytest.approx(4.7)
     assert spending.seconds == pytest.approx(0.016)
-    assert fixed([[0.9, 0.8], [0.3]], line, 1) == ([1, 1], pytest.approx(3.2), pytest.approx(0.014))
+    assert fixed([[0.9, 0.8], [0.3]], line, 1)[:3] == ([1, 1], pytest.approx(3.2), pytest.approx(0.014))
 
 
 @given(SURVIVALS, LINES)
@@ -62,6 +62,21 @@ def test_at_least_so_many_nodes_are_taken_whether_they_pay_or_not(
     spending = spend(survivals, line)
     raised = spending.at_least(least).nodes
     assert all(one == max(two, three) for one, two, three in zip(raised, spending.nodes, least, strict=True))
+
+
+@given(SURVIVALS, LINES, st.integers(0, 12))
+def test_where_there_is_room_for_fewer_nodes_no_others_of_that_number_are_likelier(
+    survivals: Survivals, line: Line, most: int
+) -> None:
+    wanted = fixed(survivals, line)
+    spending = wanted.at_most(most, survivals, line)
+    every = product(*(range(len(each) + 1) for each in survivals))
+    best = max(rate(survivals, nodes, line) for nodes in every if sum(nodes) == sum(spending.nodes))
+    assert sum(spending.nodes) == min(most, sum(wanted.nodes))
+    assert rate(survivals, tuple(spending.nodes), line) == pytest.approx(best)
+    assert spending.length / spending.seconds == pytest.approx(best)
+    nothing = {number for number, each in enumerate(survivals) if each and not spending.nodes[number]}
+    assert spending.crowded_out == nothing
 
 
 def test_a_batch_of_nobody_takes_nothing() -> None:

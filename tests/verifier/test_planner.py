@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specsplit.ranks.lockstep import Agreed, Proposal
-from specsplit.speculation import Grow
+from specsplit.speculation import Draft, Grow
 from specsplit.values import Adaptive, Control, Plan, PlanChanges
 from specsplit_verifier.policy.adaptive.controller import Controller
 from specsplit_verifier.policy.adaptive.goodput import GoodputController
@@ -17,6 +21,7 @@ from tests.verifier.test_goodput import step
 
 AHEAD = Plan(num_steps=3, topk=2, num_draft_tokens=4, wait_budget_us=1_000_000)
 SERIAL = Plan(num_steps=3, topk=2, num_draft_tokens=4, wait_budget_us=1_000_000, draft_ahead=False)
+WIDE = Plan(num_steps=8, topk=4, num_draft_tokens=12, wait_budget_us=1_000_000)
 STEP_S = 0.02
 
 
@@ -86,6 +91,56 @@ def test_a_step_takes_all_nodes_within_a_plan_that_stays_and_of_goodput_those_th
     assert taken(planner, grown(drafted(1))) == {1: 4}
     planner.replan(PlanChanges(), Control(Adaptive.GOODPUT))
     assert taken(planner, grown(drafted(1))) == {1: 1}
+
+
+TREES = st.lists(st.lists(st.tuples(st.integers(0, 30), st.floats(-3.0, 0.0)), max_size=20), min_size=1, max_size=5)
+
+
+@given(TREES, st.integers(1, 20))
+def test_a_step_brings_the_likeliest_nodes_that_there_is_memory_for_below_the_roots_of_all(
+    trees: list[list[tuple[int, float]]], most: int
+) -> None:
+    sessions = [growing(number, tree) for number, tree in enumerate(trees)]
+    everything = taken_of(Planner(WIDE, 100), sessions)
+    some, crowded_out = taken_of(Planner(WIDE, 100, most_nodes=most), sessions)
+    offered = [draft.log_survivals[1:] for draft in everything[0]]
+    assert everything[1] == frozenset()
+    assert sum(len(draft.tokens) - 1 for draft in some) == min(most, sum(map(len, offered)))
+    for draft, whole in zip(some, offered, strict=True):
+        assert draft.parents[0] == -1, "every root runs"
+        assert all(0 <= parent < node for node, parent in enumerate(draft.parents[1:], start=1)), "below what runs"
+        assert list(draft.log_survivals[1:]) == list(whole[: len(draft.tokens) - 1])
+    left_out = [
+        survival for draft, whole in zip(some, offered, strict=True) for survival in whole[len(draft.tokens) - 1 :]
+    ]
+    brought = [survival for draft in some for survival in draft.log_survivals[1:]]
+    assert not left_out or min(brought) >= max(left_out) - 1e-9
+    assert crowded_out == {
+        n for n, (draft, whole) in enumerate(zip(some, offered, strict=True)) if len(draft.tokens) == 1 and whole
+    }
+
+
+def growing(number: int, tree: list[tuple[int, float]]) -> Session:
+    """A session whose drafter has grown a tree: of every node the parent and the edge."""
+    session = drafted(number, WIDE)
+    assert isinstance(session.drafter, DraftSession)
+    ids = tuple(range(1, len(tree) + 1))
+    parents = tuple(parent % (at + 1) for at, (parent, _) in enumerate(tree))
+    grow = Grow(0, ids, parents, ids, tuple(edge for _, edge in tree), resting=True)
+    session.drafter.grow(grow, 0.0)
+    session.drafter.apply_grows(session.tree_limits, prefilling=False)
+    return session
+
+
+def taken_of(planner: Planner, sessions: list[Session]) -> tuple[list[Draft], Collection[int]]:
+    """What a step takes of every session, and who is crowded out."""
+    step = planner.schedule(sessions, 0.0)
+    assert isinstance(step, Schedule)
+    drafts: list[Draft] = []
+    for session, limits in step.decoding:
+        assert isinstance(session.drafter, DraftSession)
+        drafts.append(session.drafter.mirror.preview(*limits))
+    return drafts, step.crowded_out
 
 
 def test_what_goodput_tells_of_its_plan_begins_anew_with_it() -> None:

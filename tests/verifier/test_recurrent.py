@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from specsplit.clock import SystemClock
+from specsplit.errors import LoadError
 from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import Roster
+from specsplit.observe.record import FIELDS
 from specsplit.sessions import DecodeRequest
-from specsplit.values import Endpoint, PlanChanges, Stopping
+from specsplit.settings import VerifierSettings
+from specsplit.values import Endpoint, NoDraftsCause, PlanChanges, Stopping
+from specsplit_verifier.edge.service import load_target
 from tests.model.conftest import RECURRENT
 from tests.support.slow import slowly
 from tests.verifier.conftest import decode, recorded, verifier_over
@@ -64,6 +70,60 @@ async def test_drafts_of_the_text_are_accepted_and_features_are_those_of_transfo
         assert list(tokens) == text[len(prompt) :]
         assert end.speculation.accepted > 30
         reader.check(number, text, features_of(target, text, NEED))
+
+
+async def test_a_step_brings_as_many_nodes_as_there_is_memory_for_and_text_is_the_same(
+    target: Path, truth: list[list[int]]
+) -> None:
+    settings = VerifierSettings(model=target, step_states_bytes=1 << 20)
+    states = load_target(settings, SystemClock()).target.states
+    assert states is not None
+    few = await drafted_in_steps(target, truth, step_states_bytes=5 * states.session_bytes + 7)
+    many = await drafted_in_steps(target, truth)
+    assert max(few.nodes) == 5 and max(many.nodes) > 2 * 5
+    assert NoDraftsCause.MEMORY in few.causes and NoDraftsCause.MEMORY not in many.causes
+
+
+class Drafted(NamedTuple):
+    """Steps of sessions side by side."""
+
+    nodes: list[int]
+    """By step, the nodes of all sessions."""
+    causes: set[NoDraftsCause | None]
+    """What kept drafts out of their steps."""
+
+
+async def drafted_in_steps(target: Path, truth: list[list[int]], **settings: int) -> Drafted:
+    async with reading(NEED, truth) as (_, endpoint), verifier_over(target, **settings) as verifier:
+        records = recorded(verifier)
+        results = await asyncio.gather(*(decode(verifier, request(prompt, endpoint)) for prompt in PROMPTS))
+    for text, prompt, (tokens, end) in zip(truth, PROMPTS, results, strict=True):
+        assert list(tokens) == text[len(prompt) :]
+        assert end.speculation.accepted > 0
+    parts = [record.sessions for record in records]
+    return Drafted(
+        [sum(part.drafted for part in own) for own in parts], {part.undrafted for own in parts for part in own}
+    )
+
+
+def test_memory_that_holds_no_draft_is_refused_with_what_to_set(target: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(
+        LoadError, match=r"step_states_bytes is 100, too few for one draft, .* keep (\d+) bytes; set it"
+    ):
+        load_target(VerifierSettings(model=target, step_states_bytes=100), SystemClock())
+    with caplog.at_level(logging.INFO):
+        runner = load_target(VerifierSettings(model=target, max_sessions=3), SystemClock())
+    states = runner.target.states
+    assert states is not None
+    each = states.session_bytes
+    assert states.made_bytes == 0 and states.taken.drafts == 1 << 30
+    (told,) = (record for record in caplog.records if record.message == "states of recurrent layers")
+    assert getattr(told, FIELDS) == {
+        "session_bytes": each,
+        "sessions_bytes": 5 * each,
+        "step_bytes": 1 << 30,
+        "step_nodes": (1 << 30) // each,
+    }
 
 
 async def test_a_late_joiner_gets_features_by_a_recompute_from_the_beginning(

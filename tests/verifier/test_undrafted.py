@@ -55,7 +55,7 @@ def test_the_reason_is_what_most_of_the_steps_without_drafts_had_none_for(steps:
 
 def test_a_rest_is_told_as_what_led_to_it() -> None:
     rest = [NoDraftsCause.RESTING] * 64
-    for cause in (NoDraftsCause.PRICE, NoDraftsCause.EMPTY):
+    for cause in (NoDraftsCause.PRICE, NoDraftsCause.EMPTY, NoDraftsCause.MEMORY):
         told = counted(*[cause] * 32, *rest).reason(None, planned=False)
         assert told is not None and told.cause is cause
     for planned, cause in ((True, NoDraftsCause.PLAN), (False, NoDraftsCause.RESTING)):

@@ -11,7 +11,7 @@ from specsplit.observe.metric import Metric, Service
 from specsplit.observe.metric_table import DEEPEST, DEPTH
 from specsplit.observe.metrics.base import Metrics
 from specsplit.observe.metrics.turns import Turns
-from specsplit.records import PlanRecord, StepRecord, StreamStatistics
+from specsplit.records import PlanRecord, StateBytes, StepRecord, StreamStatistics
 from specsplit.values import Control, Load, Miss
 
 MOST_STEPS = 64
@@ -176,6 +176,16 @@ class VerifierMetrics(Metrics):
             waiting.set(load.waiting)
             pages.set(load.total_pages)
             used.set(load.total_pages - load.free_pages)
+
+        self._watchers.append(look)
+
+    def watch_states(self, read: Callable[[], StateBytes]) -> None:
+        """Have `read` called on the event loop, before every scrape, to look up what states of recurrent layers take."""
+        gauges = [self.instruments.gauge(table.STATE_BYTES, of) for of in table.STATES_OF.values]
+
+        def look() -> None:
+            for gauge, nbytes in zip(gauges, read(), strict=True):
+                gauge.set(nbytes)
 
         self._watchers.append(look)
 

@@ -36,6 +36,7 @@ from specsplit_verifier.report.telemetry import Telemetry
 from specsplit_verifier.target.extraction import Extractor, Projection
 from specsplit_verifier.target.runner import TargetRunner, profile
 from specsplit_verifier.target.split import blaming, captured_layers, load_part, meet, run_follower
+from specsplit_verifier.target.states_room import make_room
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +87,8 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
     if settings.compile == "regional":
         target.compile_layers()
     target.capture_graphs(Buckets.of(settings), captured_layers(settings.cuda_graph_layers, target))
+    if target.states is not None:
+        make_room(target.states, settings)
     lockstep = None if mesh is None else Lockstep(mesh, clock, drawn=secrets.randbits(62))
     return _runner(settings, clock, target, lockstep)
 

@@ -12,6 +12,7 @@ from specsplit.draft_events import ToDrafter
 from specsplit.errors import SpecsplitError
 from specsplit.membership import PlanOrder
 from specsplit.observe import Tracing
+from specsplit.records import StateBytes
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import VerifierSettings
 from specsplit.values import AS_SET, Adaptive, Control, Load, ModelInfo, Plan, PlanChanges
@@ -52,6 +53,8 @@ class Verifier:
         metrics.watch_streams(self.streams.statistics.values)
         metrics.watch_plan(lambda: self.engine.statistics().plan, lambda: self.control)
         metrics.watch_graphs(lambda: runner.target.graph_statistics)
+        states = runner.target.states
+        metrics.watch_states(lambda: StateBytes() if states is None else states.taken)
         self.engine.start()
         self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
 

@@ -202,5 +202,8 @@ def core_of(
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
     drafters = DrafterPool(info.vocabulary, settings.max_nodes, FeatureSource(recipe, limits, kv.features))
     controllers = partial(controller_for, settings)
-    planner = planner or Planner(settings.plan, settings.step_token_budget, controllers, grouped=grouped)
+    most_nodes = None if states is None else states.most_nodes
+    planner = planner or Planner(
+        settings.plan, settings.step_token_budget, controllers, grouped=grouped, most_nodes=most_nodes
+    )
     return EngineCore(info, scheduler, planner, drafters, clock)

@@ -7,11 +7,13 @@ found by adding the likeliest node that is left until one no longer pays: then n
     (roots + the sum of the survivals) / (base + tokens * token)
 
 is highest. A session that accepts well so gets the nodes of one that does not.
+
+Where a step has room for fewer nodes than are worth their place, the likeliest of all sessions have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import NamedTuple
@@ -35,12 +37,26 @@ class Spending(NamedTuple):
     """Tokens that it is expected to commit, all sessions together."""
     seconds: float
     """Seconds that it is expected to take."""
+    crowded_out: frozenset[int] = frozenset()
+    """Sessions, by number, whose nodes had no room beside likelier ones of others, none of them."""
 
     def at_least(self, least: Sequence[int]) -> Spending:
         """Take so many nodes of each session, whether they pay or not; there may be fewer to be had."""
         if not any(least):
             return self
         return self._replace(nodes=[max(pair) for pair in zip(self.nodes, least, strict=True)])
+
+    def at_most(self, most: int, sessions: Sequence[Iterable[float]], line: Line) -> Spending:
+        """Take `most` of these nodes, all sessions together: the likeliest. `sessions`: the survivals that they were chosen from."""
+        if sum(self.nodes) <= most:
+            return self
+        nodes, length = [0] * len(self.nodes), float(len(self.nodes))
+        for survival, number in islice(_likeliest(map(islice, sessions, self.nodes)), most):
+            nodes[number] += 1
+            length += survival
+        pairs = enumerate(zip(self.nodes, nodes, strict=True))
+        crowded_out = frozenset(number for number, (wanted, taken) in pairs if wanted and not taken)
+        return Spending(nodes, length, line.base_s + line.token_s * (len(nodes) + most), crowded_out)
 
 
 def fixed(sessions: Sequence[Iterable[float]], line: Line, most: int | None = None) -> Spending:
@@ -58,17 +74,25 @@ def spend(sessions: Sequence[Iterable[float]], line: Line) -> Spending:
     """
     nodes, length = [0] * len(sessions), float(len(sessions))
     seconds = line.base_s + line.token_s * len(sessions)
+    for survival, number in _likeliest(sessions):
+        if survival * seconds <= length * line.token_s:
+            break
+        nodes[number] += 1
+        length, seconds = length + survival, seconds + line.token_s
+    return Spending(nodes, length, seconds)
+
+
+def _likeliest(sessions: Iterable[Iterable[float]]) -> Iterator[tuple[float, int]]:
+    """Nodes of all sessions, the likeliest first, each as (survival, number of its session). What is not asked for is not looked at."""
     left = [
         (-survival, number, rest) for number, rest in enumerate(map(iter, sessions)) for survival in islice(rest, 1)
     ]
     heapify(left)
-    while left and -left[0][0] * seconds > length * line.token_s:
+    while left:
         negated_survival, number, rest = left[0]
-        nodes[number] += 1
-        length, seconds = length - negated_survival, seconds + line.token_s
+        yield -negated_survival, number
         following = next(rest, None)
         if following is None:
             heappop(left)
         else:
             heapreplace(left, (-following, number, rest))
-    return Spending(nodes, length, seconds)

@@ -38,7 +38,9 @@ class _Asked(NamedTuple):
 class StepChooser:
     """Chooses steps. Belongs to the engine thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_nodes: int | None = None) -> None:
+        """`most_nodes`: drafts that the device has memory for in one step; None: it has for any number."""
+        self._most_nodes: Final = most_nodes
         self.host_s = 0.0
         """Seconds of a step beside the forward, lately."""
         self.account = Account()
@@ -64,14 +66,19 @@ class StepChooser:
         kv_tokens = sum(session.kv_length for session in sessions)
         line = Line(cost.predict(other_tokens, kv_tokens) + self.host_s, cost.token_s)
         log_survivals = [self._log_survivals(session) for session in sessions]
+
+        def within_memory(wanted: Spending) -> Spending:
+            most = self._most_nodes
+            return wanted if most is None else wanted.at_most(most, self._corrected(sessions, log_survivals), line)
+
         if launched is None:
-            return fixed(self._corrected(sessions, log_survivals), line)
+            return within_memory(fixed(self._corrected(sessions, log_survivals), line))
         spending = spend(self._corrected(sessions, log_survivals), line)
         if self.account.asks:
             others = fixed(self._corrected(sessions, log_survivals), line, launched.num_draft_tokens - 1)
-            self.account.weighed(spending, others, line)
+            self.account.weighed(within_memory(spending), within_memory(others), line)
         there = zip(sessions, log_survivals, strict=True)
-        return spending.at_least([min(self._least(session), len(own)) for session, own in there])
+        return within_memory(spending.at_least([min(self._least(session), len(own)) for session, own in there]))
 
     def _prospect(self, session: Session, now: float) -> Prospect | None:
         """Estimate the tokens that nodes to come may bring a session, by acceptance so far."""

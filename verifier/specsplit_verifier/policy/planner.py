@@ -11,7 +11,7 @@ its request fixes comes first, then what an operator wants, then what the contro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from specsplit.ranks.lockstep import Agreed
@@ -36,6 +36,8 @@ class Schedule:
     """(session, prompt tokens to prefill)."""
     recomputing: Sequence[tuple[Session, range]] = field(default_factory=list[tuple[Session, range]])
     """(session, positions to run once more for features that its drafter lacks)."""
+    crowded_out: Collection[int] = frozenset()
+    """Sessions, by id, that bring their roots alone since likelier nodes of others take all the memory for states of drafts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,20 @@ class Planner:
     """
 
     def __init__(
-        self, launched: Plan, step_token_budget: int, controllers: Controllers = static, *, grouped: bool = False
+        self,
+        launched: Plan,
+        step_token_budget: int,
+        controllers: Controllers = static,
+        *,
+        grouped: bool = False,
+        most_nodes: int | None = None,
     ) -> None:
-        """`step_token_budget`: tokens of prompts and of recomputed features in one step, at most. `grouped`: this is a rank of a group."""
+        """`step_token_budget`: tokens of prompts and of recomputed features in one step, at most. `grouped`: this is a rank of a group.
+
+        `most_nodes`: drafts that the device has memory for in one step, roots not counted; None: it has for any number.
+        """
         self.cost = StepCost()
-        self._chooser = StepChooser()
+        self._chooser = StepChooser(most_nodes)
         self._launched = launched
         self._budget = step_token_budget
         self._controllers = controllers
@@ -167,7 +178,8 @@ class Planner:
             return Pause(pause)
         counts = zip(ready, spending.nodes, strict=True)
         decoding = [(session, session.tree_limits.within(1 + nodes)) for session, nodes in counts]
-        return self._schedule(running, decoding, prompts)
+        crowded_out = {ready[number].id for number in spending.crowded_out}
+        return self._schedule(running, decoding, prompts, crowded_out)
 
     def _prompts(self, running: Sequence[Session]) -> list[tuple[Session, int]]:
         prefilling = [session for session in running if session.prefilling]
@@ -193,9 +205,10 @@ class Planner:
         running: Sequence[Session],
         decoding: Sequence[tuple[Session, TreeLimits]],
         prompts: Sequence[tuple[Session, int]],
+        crowded_out: Collection[int] = frozenset(),
     ) -> Schedule:
         left = self._budget - sum(size for _, size in prompts)
-        return Schedule(decoding, prompts, recompute_chunks(running, left))
+        return Schedule(decoding, prompts, recompute_chunks(running, left), crowded_out)
 
 
 def _serial_pause(session: Session, now: float) -> float:

@@ -49,5 +49,5 @@ class Undrafted:
     @property
     def _led_to_rest(self) -> NoDraftsCause:
         """Why nothing was verified before the drafter was told to rest, as far as that was counted."""
-        cause = max((NoDraftsCause.PRICE, NoDraftsCause.EMPTY), key=self._without.__getitem__)
+        cause = max((NoDraftsCause.PRICE, NoDraftsCause.EMPTY, NoDraftsCause.MEMORY), key=self._without.__getitem__)
         return cause if self._without[cause] else NoDraftsCause.RESTING

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 from specsplit.errors import ContextExceeded, Exhausted
 from specsplit.model.pages.tables import RowPages
 from specsplit.speculation import Draft
-from specsplit.values import ModelInfo
+from specsplit.values import ModelInfo, NoDraftsCause
 from specsplit_verifier.policy.planner import Schedule
 from specsplit_verifier.records.step import ChunkInput, StepInput, TreeInput
 from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
@@ -116,7 +117,7 @@ class Scheduler:
     def lay_out(self, schedule: Schedule, now: float) -> StepInput:
         """Take the drafts of those that step, and give every token its slot."""
         trees = [
-            _tree(session, session.take(limits.within(session.lookahead_slots)))
+            _tree(session, session.take(limits.within(session.lookahead_slots)), schedule.crowded_out)
             for session, limits in schedule.decoding
         ]
         wanted = {session.id: positions.start for session, positions in schedule.recomputing}
@@ -130,7 +131,7 @@ class Scheduler:
         return StepInput(trees, chunks, now)
 
 
-def _tree(session: Session, draft: Draft) -> TreeInput:
+def _tree(session: Session, draft: Draft, crowded_out: Collection[int]) -> TreeInput:
     request, counts = session.request, session.counters.tokens
     if counts is not None:
         counts.add(session.tokens[len(counts) :])
@@ -144,8 +145,13 @@ def _tree(session: Session, draft: Draft) -> TreeInput:
         recipe=session.drafter.recipe,
         logprobs=request.logprobs,
         counts=counts,
-        undrafted=session.undrafted if len(draft.tokens) == 1 else None,
+        undrafted=_cause(session, crowded_out) if len(draft.tokens) == 1 else None,
     )
+
+
+def _cause(session: Session, crowded_out: Collection[int]) -> NoDraftsCause:
+    """Why a session brings its root alone."""
+    return NoDraftsCause.MEMORY if session.id in crowded_out else session.undrafted
 
 
 def _chunk(
