@@ -95,6 +95,29 @@ def test_windows_chunks_soft_caps_and_sinks_are_computed_as_torch_does(
     law()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("heads", [1, 16, 128])
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_latents_are_attended_to_as_torch_does(page_size: int, heads: int, dtype: torch.dtype) -> None:
+    @settings(max_examples=5)
+    @given(ragged(page_size, most_rows=8, most_tokens=700))
+    def law(batches: Ragged) -> None:
+        torch.manual_seed(20)
+        kv = KVCache(Geometry((Layer(heads, 1, 576, 512, values_in_keys=True),)), batches.pool.num_slots, dtype, GPU)
+        for tensor in kv.tensors:
+            tensor.normal_()
+        assert choose_backend("auto", kv) == "flashinfer"
+        count, tolerance = sum(row.num_tokens for row in batches.rows), 2e-2 if dtype == torch.bfloat16 else 4e-3
+        query, key = (torch.randn(1, each, count, 576, device=GPU).to(dtype) for each in (heads, 1))
+        found, expected = (
+            backend.plan(batches.batch(GPU)).attend(0, query, key, key[..., :512], 0.07, {})
+            for backend in (FlashInferAttention(kv, page_size), TorchAttention(kv, page_size))
+        )
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+    law()
+
+
 def test_a_plan_waits_for_nothing_on_the_device() -> None:
     """Whatever it copies it copies from pinned memory, and it reads nothing back."""
     pool = PagePool(64, 16)

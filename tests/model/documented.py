@@ -16,6 +16,7 @@ from flashinfer.prefill import _compute_page_mask_indptr  # pyright: ignore[repo
 from torch import Tensor
 
 _REAL = flashinfer.BatchPrefillWithPagedKVCacheWrapper
+_REAL_MLA = flashinfer.BatchMLAPagedAttentionWrapper
 
 
 def bound(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -103,6 +104,45 @@ class BatchPrefillWithPagedKVCacheWrapper:
         return out, lse
 
 
+class BatchMLAPagedAttentionWrapper:
+    """What is planned is run on all later calls. It has no CUDA graphs here: its grid follows from what is planned."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        made = bound(_REAL_MLA.__init__, self, *args, **kwargs)
+        assert made["backend"] == "fa2" and not made["use_cuda_graph"]
+        self.planned: dict[str, Any] = {}
+
+    def plan(self, *args: Any, **kwargs: Any) -> None:
+        plan = bound(_REAL_MLA.plan, self, *args, **kwargs)
+        for name in ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr"):
+            assert (plan[name].dtype, plan[name].device.type) == (torch.int32, "cpu"), name
+        assert (plan["head_dim_ckv"], plan["head_dim_kpe"]) == (512, 64), "others are not made"
+        pages = -(-plan["kv_len_arr"] // plan["page_size"])
+        assert plan["kv_indptr"].diff().tolist() == pages.tolist()
+        assert plan["q_data_type"] == plan["kv_data_type"], "kernels for KV of 8 bits are not made (aot.py)"
+        self.planned = plan
+
+    def run(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        call, plan = bound(_REAL_MLA.run, self, *args, **kwargs), self.planned
+        query, shared, out = call["q_nope"], call["q_pe"], call["out"]
+        assert query.shape == out.shape == (plan["qo_indptr"][-1], plan["num_heads"], plan["head_dim_ckv"])
+        assert shared.shape == (*query.shape[:2], plan["head_dim_kpe"]) and query.stride(2) == shared.stride(2) == 1
+        caches = call["ckv_cache"], call["kpe_cache"]
+        assert [cache.shape[1] for cache in caches] == [plan["page_size"]] * 2
+        assert query.dtype == caches[0].dtype == plan["q_data_type"] and call["return_lse"]
+        lse = torch.empty(query.shape[:2], dtype=torch.float32)
+        for row, length in enumerate(plan["kv_len_arr"].tolist()):
+            new = slice(*plan["qo_indptr"][row : row + 2].tolist())
+            pages = plan["kv_indices"][slice(*plan["kv_indptr"][row : row + 2].tolist())]
+            latents, rotated = (cache[pages].flatten(0, 1)[:length, None] for cache in caches)
+            seen = torch.ones(new.stop - new.start, length, dtype=torch.bool)
+            if plan["causal"]:
+                seen = seen.tril(length - len(seen))
+            keys, queries = torch.cat((latents, rotated), 2), torch.cat((query[new], shared[new]), 2)
+            out[new], lse[new] = attended(queries, keys, latents, plan["sm_scale"], 0.0, seen)
+        return out, lse
+
+
 def parts_bytes(plan: dict[str, Any], rows: int) -> int:
     """What `PrefillPlan` of scheduler.cuh takes of the workspace in graph mode, on a device with few processors."""
     heads, dim = plan["num_qo_heads"], plan["head_dim_qk"]
@@ -129,7 +169,7 @@ def shown(plan: dict[str, Any], row: int, length: int) -> Tensor:
 def attended(
     query: Tensor, keys: Tensor, values: Tensor, scale: float, cap: float, shown: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """query [Q, H, D], keys and values [L, K, D] -> [Q, H, D], and log2 of the sum of weights [Q, H]: 0 and -inf if nothing is seen."""
+    """query [Q, H, D], keys, values [L, K, width] -> [Q, H, width], and log2 of the sum of weights [Q, H]; 0 and -inf if nothing is seen"""
     group = query.shape[1] // keys.shape[1]
     keys, values = (each.repeat_interleave(group, 1).float() for each in (keys, values))
     scores = torch.einsum("qhd,lhd->qhl", query.float(), keys) * scale

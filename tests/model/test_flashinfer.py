@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import DeepseekV3Config
 
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, Geometry, KVCache, PagePool, PageTable, Row, causal_mask
@@ -27,7 +29,9 @@ from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.graphs import Bucket, Buckets
 from specsplit.model.pages.batch import visible
 from specsplit.model.pages.geometry import ALL, NO_ATTENTION, Layer, Span
+from specsplit.model.pages.input_batch import InputBatch
 from tests.model import documented
+from tests.model.conftest import Saved
 from tests.model.ragged import ragged
 from tests.model.test_layers import SPANS, new_tokens, slots_of
 from tests.support.rounding import assert_same_sums
@@ -85,10 +89,50 @@ def test_layers_of_any_span_soft_cap_and_sinks_are_computed_as_torch_does(data: 
         assert_same_sums(mine.attend(number, query, key, value, 0.4, {SINKS: sinks}), expected)
 
 
+@settings(max_examples=40)
+@given(st.data())
+def test_layers_that_keep_latents_are_computed_as_torch_does(data: st.DataObject) -> None:
+    """Of trees, whose nodes have no masks there, and of rows in order; beside a layer that keeps heads."""
+    page_size = data.draw(st.sampled_from([1, 4, 16]))
+    heads, scaling = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([None, 0.1]))
+    layers = Layer(heads, 1, 576, 512, values_in_keys=True), Layer(2, 1, 8, 8, Span(window=5))
+    batches = data.draw(ragged(page_size, most_tokens=60))
+    kv = KVCache(Geometry(layers), batches.pool.num_slots, torch.float32, CPU)
+    for tensor in kv.tensors:
+        tensor.fill_(torch.nan)
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    for number in range(2):
+        for slots in (np.zeros(1, dtype=np.int64), *(slots_of(row, batches.pool) for row in batches.rows)):
+            store(kv, number, slots)
+    backend = FlashInferAttention(kv, page_size, library=documented)
+    for _ in range(2):
+        mine, theirs = (each.plan(batches.batch(CPU)) for each in (backend, TorchAttention(kv, page_size)))
+        for number, layer in enumerate(layers):
+            query, key, value, _ = new_tokens(layer, sum(row.num_tokens for row in batches.rows))
+            if layer.values_in_keys:
+                value = key[..., : layer.value_width]
+            expected = theirs.attend(number, query, key, value, scaling, {})
+            assert_same_sums(mine.attend(number, query, key, value, scaling, {}), expected)
+
+
+def test_what_does_not_fit_into_a_plan_over_latents_is_refused() -> None:
+    pool = PagePool(500, 16)
+    table = PageTable(pool)
+    table.reserve(8000)
+    layer = Layer(128, 1, 576, 512, values_in_keys=True)
+    kv = KVCache(Geometry((layer,)), 16, torch.float16, CPU)
+    backend = FlashInferAttention(kv, 16, library=documented)
+    assert backend.static(pool.tables, Buckets(8, 2)) is None
+    row = Row.chunk(range(8000), table.upto(8000))
+    with pytest.raises(ValueError, match=r"8000 tokens by 128 heads .* takes 16001 tiles.*set step_token_budget lower"):
+        backend.plan(InputBatch([row], pool.tables, CPU))
+
+
 def store(kv: KVCache, number: int, slots: np.ndarray) -> None:
     """Random keys and values."""
     layer = kv.geometry.layers[number]
-    key, value = torch.randn(2, len(slots), layer.kv_heads, layer.key_width)
+    key = torch.randn(len(slots), layer.kv_heads, layer.key_width)
+    value = torch.randn(len(slots), layer.kv_heads, layer.value_width)
     kv.write(number, torch.from_numpy(slots), key, value)
 
 
@@ -116,7 +160,20 @@ def test_sinks_are_told_by_the_sum_of_weights_alone(
 
 @pytest.mark.parametrize("kind", ["llama", "windows", "windows and soft caps", "windows and sinks", "chunks"])
 def test_a_model_gives_the_same_logits_with_either(folders: dict[str, Path], kind: str) -> None:
-    lm = CausalLM.load(folders[kind], num_pages=8, page_size=4)
+    gives_the_same_logits_with_either(CausalLM.load(folders[kind], num_pages=8, page_size=4))
+
+
+def test_a_model_with_latents_gives_the_same_logits_with_either(
+    saved: Saved, tiny_config: Callable[..., dict[str, Any]]
+) -> None:
+    widths = {"q_lora_rank": 16, "kv_lora_rank": 512, "qk_nope_head_dim": 8, "qk_rope_head_dim": 64, "v_head_dim": 8}
+    config = DeepseekV3Config(**tiny_config(num_key_value_heads=4, first_k_dense_replace=3, **widths))
+    lm = CausalLM.load(saved(config), num_pages=8, page_size=4)
+    assert lm.kv.geometry.layers[0].values_in_keys
+    gives_the_same_logits_with_either(lm)
+
+
+def gives_the_same_logits_with_either(lm: CausalLM) -> None:
     table = PageTable(lm.pool)
     table.reserve(22)
     rows = [
@@ -153,7 +210,7 @@ def test_a_plan_is_made_once_the_copies_of_the_one_before_are_done(
     llama: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted, plan = Noted(), PagedKV.plan
-    monkeypatch.setattr("specsplit.model.attention.flashinfer.attention.given_so_far", noted.given)
+    monkeypatch.setattr("specsplit.model.attention.flashinfer.part.given_so_far", noted.given)
     monkeypatch.setattr(PagedKV, "plan", lambda *args: (noted.done.append("plan"), plan(*args)))
     backend, table = FlashInferAttention(llama.kv, 4, library=documented), PageTable(llama.pool)
     table.reserve(4)
@@ -265,6 +322,7 @@ def test_captured_forwards_of_many_heads_and_tokens_have_a_workspace_that_is_lar
     table.reserve(512)
     kv = KVCache(Geometry.uniform(1, 64, 8, 128), 640, torch.float16, CPU)
     static = FlashInferAttention(kv, 16, library=documented).static(pool.tables, Buckets(512, 64))
+    assert static is not None
     static.plan([Row.chunk(range(512), table.upto(512))], Bucket(512, 64), Form.ORDERED, 0)
 
 
@@ -340,6 +398,29 @@ def test_layers_need_not_be_alike(hopper: torch.device) -> None:
     layers = plain, NO_ATTENTION, *(replace(plain, **changes) for changes in others)
     assert obstacle(hopper, torch.float16, Geometry(layers)) is None
     assert "no layer has attention" in str(obstacle(hopper, torch.float16, Geometry((NO_ATTENTION,))))
+
+
+def test_latents_are_served_of_one_size_and_of_16_bits(hopper: torch.device) -> None:
+    latents = Layer(16, 1, 576, 512, values_in_keys=True)
+    assert obstacle(hopper, torch.float16, Geometry((latents,)), torch.float16) is None
+    for changes, stored, why in (
+        (
+            {"key_width": 288, "value_width": 256},
+            None,
+            "layer 0 keeps latents of 256 + 32 numbers, and it takes those of 512 + 64",
+        ),
+        (
+            {"softcap": 3.0},
+            None,
+            "layer 0 keeps latents of which it sees a window or chunks, or has a soft cap or sinks",
+        ),
+        (
+            {},
+            torch.float8_e4m3fn,
+            "layer 0 keeps latents, and it takes those of 16 bits alone; set kv_cache_dtype = auto",
+        ),
+    ):
+        assert why in str(obstacle(hopper, torch.float16, Geometry((replace(latents, **changes),)), stored))
 
 
 def test_layers_of_one_kind_share_their_wrappers() -> None:

@@ -43,7 +43,9 @@ def by_torch(lm: CausalLM) -> StaticAttention:
 def by_flashinfer(lm: CausalLM) -> StaticAttention:
     """Through the package as it is documented; whole masks are small, so that there are all three forms."""
     backend = FlashInferAttention(lm.kv, PAGE_SIZE, library=documented, whole_mask=150)
-    return backend.static(lm.pool.tables, BUCKETS)
+    static = backend.static(lm.pool.tables, BUCKETS)
+    assert static is not None
+    return static
 
 
 @pytest.fixture(

@@ -56,7 +56,7 @@ def by_flashinfer(lm: CausalLM) -> StaticAttention:
     """Through the package as it is documented; whole masks are small, so that there are all three forms."""
     backend = FlashInferAttention(lm.kv, PAGE_SIZE, library=documented, whole_mask=150)
     static = backend.static(lm.pool.tables, BUCKETS)
-    assert len(static.forms) == 3
+    assert static is not None and len(static.forms) == 3
     return static
 
 

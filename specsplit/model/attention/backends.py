@@ -30,7 +30,7 @@ def choose_backend(name: str, kv: KVCache) -> str:
     check_backend(name, kv.device)
     if name == "torch":
         return name
-    problem = obstacle(kv.device, kv.dtype, kv.geometry)
+    problem = obstacle(kv.device, kv.dtype, kv.geometry, kv.stored)
     if name == "flashinfer":
         _refuse(problem)
     return "flashinfer" if problem is None else "torch"

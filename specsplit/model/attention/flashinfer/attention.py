@@ -11,6 +11,7 @@ strides of the keys, which csrc/batch_prefill.cu forbids. `run` hands on `sinks`
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -21,7 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.model.attention.flashinfer.forward import FlashInferForward, Library, Paged, PagedKV, PlannedGroup
+from specsplit.model.attention.flashinfer.forward import FlashInferForward, Library, PagedKV, PlannedGroup
+from specsplit.model.attention.flashinfer.latents import LatentPart, unserved_latents
+from specsplit.model.attention.flashinfer.part import EagerPart
 from specsplit.model.attention.flashinfer.plan import WHOLE_MASK, Group, PagedRows, plan_groups
 from specsplit.model.attention.flashinfer.static import StaticFlashInfer
 from specsplit.model.attention.support import refusing
@@ -30,15 +33,25 @@ from specsplit.model.pages.geometry import NO_ATTENTION, Geometry, Layer
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import KVCache
 from specsplit.model.pages.tables import PageTables
-from specsplit.model.tensors.transfer import Event, given_so_far, on_device, pinned
+from specsplit.model.tensors.transfer import on_device
+
+_log = logging.getLogger(__name__)
 
 _DTYPES: Final = (torch.float16, torch.bfloat16)
 _HEAD_DIMS: Final = (64, 128, 256)
 _CAPABILITY: Final = (8, 0)
 
 
-def obstacle(device: torch.device, dtype: torch.dtype | None = None, geometry: Geometry | None = None) -> str | None:
-    """Why FlashInfer cannot attend over KV like this, and what to do; None if it can. None for what is not known yet."""
+def obstacle(
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    geometry: Geometry | None = None,
+    stored: torch.dtype | None = None,
+) -> str | None:
+    """Why FlashInfer cannot attend over KV like this, and what to do; None if it can. None for what is not known yet.
+
+    `stored`: what keys and values are kept as; None: as `dtype`.
+    """
     if device.type != "cuda" or not torch.cuda.is_available():
         return f"it needs an NVIDIA GPU, and the device is {device}; set device = cuda where there is one"
     missing = [name for name in ("flashinfer", "ninja") if find_spec(name) is None]
@@ -48,15 +61,18 @@ def obstacle(device: torch.device, dtype: torch.dtype | None = None, geometry: G
         return f"{torch.cuda.get_device_name(device)} is older than compute capability 8.0 (Ampere), which it needs"
     if dtype is not None and dtype not in _DTYPES:
         return f"keys and values are {str(dtype).removeprefix('torch.')}; set dtype = bfloat16 or float16"
-    return None if geometry is None else _unserved(geometry)
+    return None if geometry is None else _unserved(geometry, narrow=stored is not None and stored != dtype)
 
 
-def _unserved(geometry: Geometry) -> str | None:
+def _unserved(geometry: Geometry, *, narrow: bool) -> str | None:
     """What a layer has that is not served, by number: windows, chunks, soft caps and sinks are, in layers that need not be alike."""
     attending = [(number, layer) for number, layer in enumerate(geometry.layers) if layer != NO_ATTENTION]
     for number, layer in attending:
         if layer.values_in_keys:
-            return f"layer {number} keeps latents, and the kernels for these know no trees"
+            why = unserved_latents(layer, narrow=narrow)
+            if why is not None:
+                return f"layer {number} {why}"
+            continue
         if layer.key_width != layer.value_width:
             return f"layer {number} has keys of width {layer.key_width} and values of width {layer.value_width}, and it takes equal ones"
         if layer.key_width not in _HEAD_DIMS:
@@ -64,52 +80,24 @@ def _unserved(geometry: Geometry) -> str | None:
     return None if attending else "no layer has attention that it could compute"
 
 
-class _Part:
-    """One wrapper (a Part), which keeps what it was told by `plan`.
-
-    Its plan is copied to the device out of pinned memory of its own, which the next plan overwrites: that waits for the copy.
-    """
-
-    def __init__(self, library: Library, kv: PagedKV, kind: Layer, *, causal: bool) -> None:
-        self._kv: Final = kv
-        self._kind: Final = kind
-        self._causal: Final = causal
-        self._wrapper: Final = library.BatchPrefillWithPagedKVCacheWrapper(
-            kv.workspace(), kv_layout="NHD", backend="fa2"
-        )
-        self._planned: Event | None = None
-        """Behind the copies of the latest plan; None: there is none that has to be waited for."""
-
-    def plan(self, rows: PagedRows) -> _Part:
-        arrays = (rows.qo_indptr, rows.kv_indptr, rows.last_page_len, rows.lengths, rows.indices)
-        parts = pinned(np.concatenate(arrays), self._kv.device).split([len(array) for array in arrays])
-        qo_indptr, kv_indptr, last_page_len, lengths, indices = parts
-        mask = None if rows.mask is None else pinned(rows.mask, self._kv.device)
-        if self._planned is not None:
-            self._planned.synchronize()  # a forward ago: done long since, unless nobody asked what came of that
-        paged = Paged(qo_indptr, kv_indptr, last_page_len, lengths, indices, mask)
-        self._kv.plan(self._wrapper, self._kind, rows, paged, self._causal)
-        self._planned = given_so_far(self._kv.device)
-        return self
-
-    def run(self, layer: int, query: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
-        return self._kv.run(self._wrapper, layer, query, scaling)
-
-
 class _Parts(NamedTuple):
     """The wrappers of one kind of layers."""
 
-    in_order: _Part
-    trees: _Part
-    prefix: _Part
+    in_order: EagerPart
+    trees: EagerPart
+    prefix: EagerPart
 
     @classmethod
     def of(cls, library: Library, kv: PagedKV, kind: Layer) -> _Parts:
-        return cls(*(_Part(library, kv, kind, causal=causal) for causal in (True, False, False)))
+        if not kind.values_in_keys:
+            return cls(*(EagerPart(library, kv, kind, causal=causal) for causal in (True, False, False)))
+        in_order = LatentPart(library, kv, kind, kv.page_size, causal=True)
+        # A node's path is a list of slots, which are pages of one token.
+        return cls(in_order, LatentPart(library, kv, kind, 1), LatentPart(library, kv, kind, kv.page_size))
 
     def plan(self, group: Group, device: torch.device) -> PlannedGroup:
         tokens = group.tokens if isinstance(group.tokens, slice) else on_device(group.tokens, device)
-        if group.seen.mask is None:
+        if group.ordered:
             return PlannedGroup(tokens, self.in_order.plan(group.seen), None)
         prefix = None if group.prefix is None else self.prefix.plan(group.prefix)
         return PlannedGroup(tokens, self.trees.plan(group.seen), prefix)
@@ -140,15 +128,21 @@ class FlashInferAttention:
 
     def plan(self, batch: InputBatch) -> FlashInferForward:
         kinds = self._paged.kinds
-        groups = {span: plan_groups(batch.rows, batch.tables, self._whole_mask, span) for span in kinds.spans}
+        groups = {
+            (span, by_path): plan_groups(batch.rows, batch.tables, self._whole_mask, span, by_path=by_path)
+            for span, by_path in dict.fromkeys((kind.span, kind.values_in_keys) for kind in kinds.each)
+        }
         planned = [
-            [parts.plan(group, self._kv.device) for group in groups[kind.span]]
+            [parts.plan(group, self._kv.device) for group in groups[kind.span, kind.values_in_keys]]
             for kind, parts in zip(kinds.each, self._parts, strict=True)
         ]
         return self._forward(batch.write_slots, planned)
 
-    def static(self, tables: PageTables, buckets: Buckets) -> StaticFlashInfer:
-        """How forwards attend that are captured for these buckets."""
+    def static(self, tables: PageTables, buckets: Buckets) -> StaticFlashInfer | None:
+        """How forwards attend that are captured for these buckets; None over latents, whose kernels have another grid in every forward."""
+        if any(kind.values_in_keys for kind in self._paged.kinds.each):
+            _log.info("no forward is captured: FlashInfer's kernels over latents have another grid in every forward")
+            return None
         return StaticFlashInfer(self._library, self._paged, self._forward, tables, buckets, self._whole_mask)
 
     def _forward(self, write_slots: Tensor, groups: Sequence[Sequence[PlannedGroup]]) -> FlashInferForward:
@@ -160,7 +154,7 @@ class FlashInferAttention:
         query = torch.zeros(1, kind.num_heads, kind.key_width, dtype=self._kv.dtype, device=self._kv.device)
         one = np.ones(1, dtype=np.int64)
         rows = PagedRows.of(one, [np.zeros(1, dtype=np.int32)], one, 1)
-        masked = replace(rows, mask=np.ones(1, dtype=np.uint8))
+        masked = rows if kind.values_in_keys else replace(rows, mask=np.ones(1, dtype=np.uint8))
         parts.in_order.plan(rows).run(layer, query, None)
         self._library.merge_state_in_place(
             *parts.trees.plan(masked).run(layer, query, None),

@@ -28,36 +28,51 @@ class Library(Protocol):
     def BatchPrefillWithPagedKVCacheWrapper(self) -> Any: ...  # noqa: N802
 
     @property
+    def BatchMLAPagedAttentionWrapper(self) -> Any: ...  # noqa: N802
+
+    @property
     def merge_state_in_place(self) -> Any: ...
 
 
 class PagedKV:
-    """A KV cache as paged wrappers of the package take it: the keys of a layer are of the shape of its values."""
+    """A KV cache as paged wrappers of the package take it: the keys of a layer are of the shape of its values, or hold them."""
 
     def __init__(self, kv: KVCache, page_size: int) -> None:
         self.kinds: Final = Kinds(kv.geometry)
-        self._dtypes: Final = (kv.dtype, kv.stored)
-        self._page_size: Final = page_size
+        self.dtype: Final = kv.dtype
+        self.page_size: Final = page_size
+        self._kv: Final = kv
         self._layers: Final = [
             tuple(plane.unflatten(0, (-1, page_size)) for plane in kv.planes(number)) if kind >= 0 else ()
             for number, kind in enumerate(self.kinds.of_layer)
         ]
-        """Keys and values of every layer that attends, [pages, page_size, kv_heads, head_dim] each."""
+        """Keys and values of every layer that attends, [pages, page_size, kv_heads, width] each."""
         self.device: Final = kv.device
         self.num_pages: Final = kv.num_slots // page_size
 
     def workspace(self, buckets: Buckets | None = None) -> Tensor:
         """Memory for the kernels of wrappers in graph mode for these buckets, or of eager wrappers if there are none. Raises LoadError."""
         count = processors(self.device)
-        heads = {Heads(kind.num_heads, kind.kv_heads, kind.key_width, count) for kind in self.kinds.each}
+        heads = {
+            # Over latents heads are further queries of one tile of 64, and partial sums are of 16 bits (`MLAPlan` of scheduler.cuh).
+            Heads(1, 1, kind.value_width, count)
+            if kind.values_in_keys
+            else Heads(kind.num_heads, kind.kv_heads, kind.key_width, count)
+            for kind in self.kinds.each
+        }
         return max((WORKSPACES.of(self.device, each, buckets) for each in heads), key=len)
+
+    def latents(self, kind: Layer, page_size: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """By number of the layers of a kind that keep latents, these and what is behind them: [pages, page_size, width] each."""
+        numbers = [number for number, index in enumerate(self.kinds.of_layer) if index == self.kinds.each.index(kind)]
+        keys = {number: self._kv.planes(number)[0][:, 0].unflatten(0, (-1, page_size)) for number in numbers}
+        return {number: (each[..., : kind.value_width], each[..., kind.value_width :]) for number, each in keys.items()}
 
     def plan(self, wrapper: Any, kind: Layer, rows: PagedRows, paged: Paged, causal: bool) -> None:
         """Have a wrapper attend to `rows` in layers of a kind; `paged` holds the same rows as tensors.
 
         Causally a query sees the last tokens of the kind's window; else a mask says what is in it.
         """
-        computed, stored = self._dtypes
         wrapper.plan(
             paged.qo_indptr,
             paged.kv_indptr,
@@ -66,14 +81,14 @@ class PagedKV:
             kind.num_heads,
             kind.kv_heads,
             kind.key_width,
-            self._page_size,
+            self.page_size,
             packed_custom_mask=paged.mask,
             causal=causal,
             sm_scale=1.0,  # every layer gives its own in `run`
             window_left=(kind.span.window or 0) - 1 if causal else -1,  # tokens before a query's own; -1: all
             logits_soft_cap=kind.softcap,
-            q_data_type=computed,
-            kv_data_type=stored,
+            q_data_type=self.dtype,
+            kv_data_type=self._kv.stored,
             max_token_per_sequence=int(np.diff(rows.qo_indptr).max()),
             seq_lens=paged.lengths,
         )
@@ -135,7 +150,7 @@ class FlashInferForward:
         groups = self.groups[self.kinds.of_layer[layer]]
         if len(groups) == 1:
             return self._attend(groups[0], layer, query, scaling, sinks).unsqueeze(0)
-        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        out = torch.empty(*query.shape[:2], value.shape[3], dtype=query.dtype, device=query.device)
         for group in groups:
             out[group.tokens] = self._attend(group, layer, query[group.tokens], scaling, sinks)
         return out.unsqueeze(0)

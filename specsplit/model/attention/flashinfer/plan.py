@@ -90,6 +90,8 @@ class Group:
     to those of them that are in its window."""
     prefix: PagedRows | None = None
     """What every query of its row attends to besides."""
+    ordered: bool = False
+    """Whether its rows are in order."""
 
 
 class Form(Enum):
@@ -137,8 +139,18 @@ def forms_of(
     return {**forms, Form.SPLIT: max(sum(cut.split_mask for cut in each) for each in cuts)}
 
 
-def plan_groups(rows: Sequence[Row], tables: PageTables, whole_mask: int = WHOLE_MASK, span: Span = ALL) -> list[Group]:
-    """Lay rows (at least one) out, which are one behind the other in the batch, as layers of a span see them."""
+def plan_groups(
+    rows: Sequence[Row],
+    tables: PageTables,
+    whole_mask: int = WHOLE_MASK,
+    span: Span = ALL,
+    *,
+    by_path: bool = False,
+) -> list[Group]:
+    """Lay rows (at least one) out, which are one behind the other in the batch, as layers of a span see them.
+
+    by_path: trees have no masks. Each node is a row of its own, which lists the slots of its path, in the place of pages; see `_paths`.
+    """
     queries = _queries(rows)
     starts = queries.cumsum() - queries
     firsts = [_causal_from(row, span, tables.page_size) for row in rows]
@@ -147,9 +159,10 @@ def plan_groups(rows: Sequence[Row], tables: PageTables, whole_mask: int = WHOLE
     groups: list[Group] = []
     if ordered:
         seen = _in_order([rows[number] for number in ordered], tables, list(ordered.values()))
-        groups.append(Group(_tokens(starts[list(ordered)], queries[list(ordered)]), seen))
+        groups.append(Group(_tokens(starts[list(ordered)], queries[list(ordered)]), seen, ordered=True))
     if masked:
-        layout = _trees([rows[number] for number in masked], tables, whole_mask, span)
+        trees = [rows[number] for number in masked]
+        layout = _paths(trees, tables) if by_path else _trees(trees, tables, whole_mask, span)
         groups.append(Group(_tokens(starts[masked], queries[masked]), layout.seen, layout.prefix))
     return groups
 
@@ -264,6 +277,28 @@ def _split(cuts: Sequence[_Cut], tables: PageTables) -> tuple[PagedRows, PagedRo
     rest = np.array([cut.num_listed for cut in cuts]) - shared
     seen = PagedRows.of(queries, around, rest, size).masked([cut.shown_around() for cut in cuts])
     return seen, PagedRows.of(queries, between, shared, size)
+
+
+def _paths(rows: Sequence[Row], tables: PageTables) -> Layout:
+    """Every new token as a row, of the slots of what it sees behind the whole pages that all of its row see, which are the prefix."""
+    size = tables.page_size
+    cuts = [_Cut.of(row, ALL, size) for row in rows]
+    pages = [tables.listed(row.pages) for row in rows]
+    shown = [cut.shown_around() for cut in cuts]
+    within = np.arange(size)
+    slots = [
+        np.add.outer(each[cut.shared.stop :].astype(np.int64) * size, within).reshape(-1)
+        for each, cut in zip(pages, cuts, strict=True)
+    ]
+    seen = np.concatenate([_int32(each[np.nonzero(mask)[1]]) for each, mask in zip(slots, shown, strict=True)])
+    lengths = np.concatenate([mask.sum(axis=1) for mask in shown])
+    ones = np.ones(len(lengths), dtype=np.int64)
+    paths = PagedRows(_indptr(ones), _indptr(lengths), seen, _int32(ones), _int32(lengths))
+    shared = np.array([cut.num_shared for cut in cuts])
+    if not shared.any():
+        return Layout(paths)
+    between = [each[cut.shared] for each, cut in zip(pages, cuts, strict=True)]
+    return Layout(paths, PagedRows.of(_queries(rows), between, shared, size))
 
 
 def _queries(rows: Sequence[Row]) -> Ints:
