@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import targets
+from benchmarks import latents, targets
 from benchmarks.context import Context
 
 KINDS = ("all tokens", "a window")
@@ -17,6 +17,15 @@ KINDS = ("all tokens", "a window")
 def test_of_a_window_no_more_is_kept_of_a_longer_text() -> None:
     kept = {kind: [targets.kept_tokens(targets.load(kind), context) for context in (1024, 4096)] for kind in KINDS}
     assert kept == {"all tokens": [1024, 4096], "a window": [targets.WINDOW] * 2}
+
+
+def test_what_latent_attention_keeps_is_as_small_as_its_latents() -> None:
+    row = latents.row_of("minicpm3")
+    assert row["as_heads"] == 2 * 62 * 40 * (64 + 32 + 64)
+    assert row["as_latents"] == 2 * 62 * (256 + 32)
+    assert (row["latent"], row["widths"]) == ("256, 32", "96, 64")
+    kept = [(lm := targets.load(kind)).kv.nbytes // lm.kv.num_slots for kind in targets.KINDS if "latent" in kind]
+    assert kept == [4 * 4 * (64 + 16), 4 * 4 * 8 * (48 + 32)]
 
 
 @pytest.mark.slow
@@ -28,3 +37,5 @@ def test_a_small_run_has_a_row_for_every_kind_context_and_tree(tmp_path: Path, m
     states = {row["kind"]: row["states"] for row in rows}
     assert states["all tokens"] == 0 < states["linear attention, 3 of 4"]
     assert {row["kv_token"] for row in rows if row["kind"] == "state spaces"} == {0}
+    shapes = json.loads((tmp_path / "build/results/latents.json").read_text())["rows"]
+    assert [row["kind"] for row in shapes] == list(latents.SHAPES)

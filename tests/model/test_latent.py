@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoModelForCausalLM, DeepseekV3Config, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, DeepseekV3Config, PreTrainedModel
 
 from scripts.targets.walk import TOLERANCE, largest_error
 from specsplit.model import CausalLM, Geometry, KVCache
@@ -26,7 +27,13 @@ from tests.support.rounding import APART_ONCE, assert_same_sums
 
 Tiny = Callable[..., dict[str, Any]]
 CPU = torch.device("cpu")
-WIDTHS = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
+WIDTHS: dict[str, Any] = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+}
 
 
 class Heads(nn.Module):
@@ -34,7 +41,7 @@ class Heads(nn.Module):
 
     def __init__(self, heads: int, rank: int, inner: int, value: int) -> None:
         super().__init__()
-        self.config = PretrainedConfig(attn_implementation=NAME)
+        self.config: Any = SimpleNamespace(_attn_implementation=NAME)
         self.kv_b_proj = nn.Linear(rank, heads * (inner + value), bias=False)
         self.widths = inner, value
 

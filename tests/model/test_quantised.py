@@ -147,7 +147,13 @@ def test_a_quantised_target_gives_what_transformers_gives(
 
 
 def test_heads_that_are_made_by_quantised_weights_are_absorbed(tmp_path: Path, tiny_config: Tiny) -> None:
-    widths = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+    widths: dict[str, Any] = {
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 8,
+    }
     dense = tiny_config(num_key_value_heads=4, first_k_dense_replace=3, n_group=1, topk_group=1)
     torch.manual_seed(20)
     AutoModelForCausalLM.from_config(DeepseekV3Config(**dense, **widths)).save_pretrained(tmp_path)

@@ -82,8 +82,14 @@ def test_four_processes_share_four_kv_heads(saved: Saved, tiny_config: Tiny) -> 
 
 @pytest.mark.slow
 def test_processes_that_share_heads_of_latent_attention_keep_its_latents_each(saved: Saved, tiny_config: Tiny) -> None:
-    widths = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
-    dense = {"first_k_dense_replace": 3, "n_group": 1, "topk_group": 1, "head_dim": 4}
+    widths: dict[str, Any] = {
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 6,
+    }
+    dense: dict[str, Any] = {"first_k_dense_replace": 3, "n_group": 1, "topk_group": 1, "head_dim": 4}
     folder = saved(DeepseekV2Config(**tiny_config(num_key_value_heads=4), **widths, **dense), SEED)
     whole = CausalLM.load(folder, num_pages=PAGES, page_size=4, cpu_layers=False)
     ranks = run_ranks(2, led, folder, kind=TensorGroup)
