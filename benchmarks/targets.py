@@ -156,8 +156,8 @@ def run(context: Context) -> None:
     notes = [
         "Models of four layers, width 256, random weights, float32. Of a window and of states no more is kept however long the text is.",
         "A recurrent layer takes a tree depth by depth: 8 nodes are four levels here, 32 are six.",
-        "Latent attention keeps a latent of 64 numbers and a shared part of 16 of a token and layer, or as heads (latent_cache = off) 8 keys of "
-        "48 and 8 values of 32. What it comes to for models that people run: [latents.md](latents.md).",
+        "Latent attention keeps a latent of 64 numbers and a shared part of 16 of a token and layer, or as heads (latent_cache = off) 8 "
+        "keys of 48 and 8 values of 32. What it comes to for models that people run: [latents.md](latents.md).",
     ]
     settings: dict[str, object] = {"window": WINDOW, "page": PAGE, "repeats": repeats}
     context.finish("targets", "Targets by the kind of their layers", COLUMNS, rows, settings, notes, draw)
