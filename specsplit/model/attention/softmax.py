@@ -32,11 +32,12 @@ def attend(
     Heads that share a KV head are further queries of it: no copy of the KV per head, and every SDPA kernel takes it. `bias`, broadcast
     to [B, K, G * Q, L], is added to scores; None: all see all. `scaling` None means key width ** -0.5; `extras` hold the sinks.
     """
-    if (
-        layer.plain and layer.values_in_keys
-    ):  # a CPU has a fused kernel for keys and values of one width: what is too much is cut off
-        return scaled_dot_product_attention(query, keys, keys, attn_mask=bias, scale=scaling)[..., : layer.value_width]
     if layer.plain:
+        if (
+            layer.values_in_keys
+        ):  # a CPU has a fused kernel for values as wide as keys: what is too much is cut off behind
+            out = scaled_dot_product_attention(query, keys, keys, attn_mask=bias, scale=scaling)
+            return out[..., : layer.value_width]
         return scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=scaling)
     scores = query @ keys.transpose(2, 3) * (layer.key_width**-0.5 if scaling is None else scaling)
     if layer.softcap is not None:
