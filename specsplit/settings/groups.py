@@ -41,6 +41,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Sessions and KV pool": (
             "max_sessions",
             "kv_tokens",
+            "window_kv_tokens",
             "kv_cache_dtype",
             "latent_cache",
             "prefix_cache",

@@ -11,7 +11,7 @@ from pydantic_settings import SettingsConfigDict
 from specsplit.errors import InvalidRequest
 from specsplit.settings.engine import EngineSettings
 from specsplit.settings.units import Bytes, Count, Duration, Seconds
-from specsplit.values import Adaptive, Plan
+from specsplit.values import Adaptive, Plan, pages_held
 
 
 class VerifierSettings(EngineSettings):
@@ -29,6 +29,9 @@ class VerifierSettings(EngineSettings):
     processes, and torchrun starts dp_size * tp_size."""
     kv_tokens: Count = Field(default=16384, ge=16)
     """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used."""
+    window_kv_tokens: Count | None = Field(default=None, ge=16)
+    """Room in the KV pool of layers that see a window of the tokens, where others see all of them: of these a session keeps no more than
+    its window there. Unset: what max_sessions sessions keep at once and a step reads, kv_tokens at most, so that no session waits for it."""
     prefix_cache: bool = True
     """Sessions whose texts begin alike share the KV of whole pages, of sessions that have ended too until their pages are needed."""
     prefix_features_bytes: Bytes = Field(default=1 << 30, ge=0)
@@ -102,6 +105,12 @@ class VerifierSettings(EngineSettings):
             wait_budget_us=self.wait_budget_us,
             draft_ahead=self.draft_ahead,
         )
+
+    def window_tokens(self, window: int) -> int:
+        """Tokens that layers have room for which see a window of so many, where others see all."""
+        in_step = max(self.num_draft_tokens, self.max_draft_tokens)
+        held = self.page_size * pages_held(self.kv_tokens, in_step, self.page_size, window)
+        return min(self.kv_tokens, self.window_kv_tokens or self.max_sessions * held + self.step_token_budget)
 
     @property
     def controller(self) -> Adaptive:

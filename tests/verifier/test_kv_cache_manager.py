@@ -16,13 +16,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from specsplit import prefix
 from specsplit.errors import InvalidRequest
 from specsplit.features import FeatureLayout
-from specsplit.model.pages.geometry import ALL, Span
+from specsplit.model.pages.geometry import ALL, Geometry, Layer, Span
 from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.model.pages.tables import RowPages, Slots
+from specsplit.model.pages.windows import WindowPages
 from specsplit.prefix import BLOCK, extend
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
-from specsplit.values import Endpoint, ModelInfo, Plan, Sampling, Stopping, Vocabulary
+from specsplit.values import Endpoint, ModelInfo, Plan, Sampling, Stopping, Vocabulary, pages_held
 from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
 from specsplit_verifier.schedule.prefix_cache import PrefixCache
@@ -64,9 +65,16 @@ class Checked(KVCacheManager):
         for count in range(len(digests), 0, -1):
             first = self.pool.first_seen(count * self.pool.page_size) // self.pool.page_size
             seen = digests[min(first, count - 1) : count]
-            if self._cache.known(seen) == seen:
+            if self._cache.known(seen) == seen and self.seen_in_windows(digests[:count]):
                 return count, seen
         return 0, []
+
+    def seen_in_windows(self, digests: Sequence[bytes]) -> bool:
+        windows, size = self.pool.windows, self.pool.page_size
+        if windows is None:
+            return True
+        seen = digests[windows.first_seen(len(digests) * size) // size :]
+        return all(windows.there(self._cache.page(digest) for digest in seen))
 
     def tables(self, running: Iterable[Session]) -> list[PageTable]:
         """All that have pages."""
@@ -93,6 +101,11 @@ class Checked(KVCacheManager):
         wanted = most_pages(self.pool, len(session.tokens), session.plan.num_draft_tokens) + running
         lacking = min(wanted, self.pool.total_pages) - len(known)
         fits = lacking <= self.free_pages - self._cache.idle(known)
+        windows = self.pool.windows
+        if windows is not None:
+            drafts = session.plan.num_draft_tokens
+            held = pages_held(len(session.tokens) + drafts, drafts, self.pool.page_size, windows.window)
+            fits = fits and min(held, windows.total_pages) <= windows.free_pages
         assert super().admit(session, running) == fits
         return fits
 
@@ -114,7 +127,19 @@ SPANS = st.one_of(
     st.builds(lambda window: (Span(window=window),), st.integers(1, 9)),
     st.builds(lambda chunk: (Span(chunk=chunk),), st.integers(1, 9)),
     st.just((Span(window=3), Span(chunk=6))),
+    st.builds(lambda window: (ALL, Span(window=window)), st.integers(1, 9)),
+    st.just((Span(chunk=5), ALL, Span(window=3))),
 )
+
+
+def pool_of(pages: int, page_size: int, spans: tuple[Span, ...], more: int) -> PagePool:
+    """A pool, with window pages for the layers with a bound if others see all tokens: `more` than one session needs at least."""
+    bounded = Geometry(tuple(Layer(1, 1, 1, 1, span) for span in spans)).bounded
+    if not bounded:
+        return PagePool(pages, page_size, spans)
+    window = max(span.size or 0 for span in bounded)
+    count = pages_held(1 << 40, 1, page_size, window) + 1 + more
+    return PagePool(pages, page_size, spans, WindowPages(pages, count, page_size, bounded))
 
 
 class Pages(RuleBasedStateMachine):
@@ -123,9 +148,16 @@ class Pages(RuleBasedStateMachine):
     What the KV of a slot was computed of is noted: the token and all before it.
     """
 
-    @initialize(pages=st.integers(2, 24), page_size=st.sampled_from([1, 4]), cache=st.booleans(), spans=SPANS)
-    def begin(self, pages: int, page_size: int, cache: bool, spans: tuple[Span, ...]) -> None:
-        self.kv = Checked(PagePool(pages, page_size, spans), prefix_cache=cache)
+    @initialize(
+        pages=st.integers(2, 24),
+        page_size=st.sampled_from([1, 4]),
+        cache=st.booleans(),
+        spans=SPANS,
+        more=st.integers(0, 12),
+    )
+    def begin(self, pages: int, page_size: int, cache: bool, spans: tuple[Span, ...], more: int) -> None:
+        self.kv = Checked(pool_of(pages, page_size, spans, more), prefix_cache=cache)
+        self.in_window: dict[int, tuple[int, ...]] = {}
         info = ModelInfo("toy", Vocabulary(16), 2048)
         self.scheduler = Scheduler(info, self.kv, max_sessions=4)
         self.content: dict[int, tuple[int, ...]] = {}
@@ -170,12 +202,12 @@ class Pages(RuleBasedStateMachine):
             slots, size, asked = self.slots_of(pages), self.kv.pool.page_size, wanted[session]
             start = asked.start // size * size
             own = self.slots_of(session.table.upto(len(session.table))).tolist()
-            if session.table.first <= self.kv.pool.first_seen(start):
+            if self.kept_from(session.table) <= self.first_seen(start):
                 assert positions == range(start, pages.length)
                 assert pages.length == asked.stop or self.kv.pool.free_pages == 0, "none is left"
                 assert slots[: positions.start].tolist() == own[: positions.start]
             else:
-                assert positions.start <= asked.start and 0 < len(positions) <= len(asked)
+                assert positions.start <= asked.start and 0 < len(positions) <= max(size, len(asked))
                 assert positions.stop == pages.length <= asked.stop
             assert not {*slots[positions.start :].tolist()} & {*own[session.table.first :]}
             self.read(session, positions.start, slots)
@@ -207,16 +239,34 @@ class Pages(RuleBasedStateMachine):
             self.write(session, positions, self.slots_of(session.table.upto(positions.stop)))
         session.kv_length += count
 
+    def kept_from(self, table: PageTable) -> int:
+        """First token that a table has in all layers."""
+        return table.first if self.kv.pool.windows is None else table.first_in_window
+
+    def first_seen(self, position: int) -> int:
+        """First token that is seen from a position in layers with a bound, or else in all."""
+        return (self.kv.pool.windows or self.kv.pool).first_seen(position)
+
     def read(self, session: Session, position: int, slots: Slots) -> None:
         """What a token at this position of a text sees was computed of that text."""
+        windows = self.kv.pool.windows
         for seen in range(self.kv.pool.first_seen(position), position):
             assert self.content[int(slots[seen])] == tuple(session.tokens[: seen + 1])
+        if windows is not None:
+            for seen in range(windows.first_seen(position), position):
+                (slot,) = windows.slots_of(slots[seen : seen + 1]).tolist()
+                assert self.in_window[slot] == tuple(session.tokens[: seen + 1])
 
     def write(self, session: Session, positions: range, slots: Slots) -> None:
         for position in positions:
             slot = int(slots[position])
             assert self.kv.pool.holders(slot // self.kv.pool.page_size) == 1, "nobody else can read it"
             self.content[slot] = tuple(session.tokens[: position + 1])
+            windows = self.kv.pool.windows
+            if windows is not None:
+                assert all(windows.there([slot // self.kv.pool.page_size])), "it has a window page to be written to"
+                (slot,) = windows.slots_of(np.array([slot])).tolist()
+                self.in_window[slot] = self.content[int(slots[position])]
 
     def prefilling(self, chunk: int) -> list[tuple[Session, int]]:
         """Those that prefill, and how much of their texts they may read."""
@@ -252,8 +302,24 @@ class Pages(RuleBasedStateMachine):
         if pool.window is not None:
             most = pool.pages_for(pool.window + 40) + 1
             assert all(len(held(table, pool.page_size)) <= most for table in tables), "however long the text is"
+        if pool.windows is not None:
+            self.all_window_pages_are_accounted_for(pool, pool.windows)
         assert not any(len(session.table) or session.kv_length for session in self.scheduler.waiting)
         assert len(self.kv.prefixes) <= sum(holders) - uses.total(), "what the cache does not hold is not told of"
+
+    def all_window_pages_are_accounted_for(self, pool: PagePool, windows: WindowPages) -> None:
+        there = [page for page in range(pool.total_pages) if all(windows.there([page]))]
+        own = windows.slots_of(np.array(there, dtype=np.int64) * pool.page_size) // pool.page_size
+        assert len(set(own.tolist())) == len(there) <= windows.total_pages, "no two pages have the same"
+        assert all(pool.holders(page) for page in there), "none is kept for a free page"
+        held = windows.total_pages - windows.free_pages
+        assert held <= len(there)
+        for session in self.scheduler.running.values():
+            table = session.table
+            seen = range(table.first_in_window // pool.page_size, pool.pages_for(session.kv_length))
+            assert all(windows.there(table.pages(seen.start, max(seen.start, seen.stop)).tolist()))
+            most = pages_held(1 << 40, 40, pool.page_size, windows.window) + pool.pages_for(9)
+            assert len(table) // pool.page_size - seen.start <= most or session.prefilling
 
     @invariant()
     def what_is_remembered_of_a_session_that_waits_is_so(self) -> None:
@@ -267,6 +333,7 @@ class Pages(RuleBasedStateMachine):
             return
         for session in self.scheduler.running.values():
             if session.kv_length:
+                assert self.kept_from(session.table) <= self.first_seen(session.kv_length)
                 self.read(session, session.kv_length, self.slots_of(session.table.upto(session.kv_length)))
             assert session.table.first <= self.kv.pool.first_seen(session.kv_length)
 
@@ -277,6 +344,8 @@ class Pages(RuleBasedStateMachine):
                     break
                 self.step(9, 0, 1.0)
             assert self.kv.free_pages == self.kv.pool.total_pages, "every session comes to its end"
+            windows = self.kv.pool.windows
+            assert windows is None or windows.free_pages == windows.total_pages
 
 
 TestPages = Pages.TestCase

@@ -65,8 +65,8 @@ class TorchForward:
     """One planned forward (a ForwardBatch)."""
 
     kv: KVCache
-    write_slots: Tensor
-    """[T]"""
+    write_slots: tuple[Tensor, Tensor]
+    """[T] of layers that see all tokens, and of those that see a window."""
     buckets: tuple[_Bucket, ...]
     restore: Tensor | None
     """[T] index into the buckets' outputs end to end; None if they are T in order already."""
@@ -75,7 +75,7 @@ class TorchForward:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
         query = tokens_first(query)
-        self.kv.write(layer, self.write_slots, tokens_first(key), tokens_first(value))
+        self.kv.write(layer, self.write_slots[self.kv.in_window[layer]], tokens_first(key), tokens_first(value))
         geometry = self.kv.geometry
         described, pattern = geometry.layers[layer], geometry.pattern_of[layer]
         parts: list[Tensor] = []
@@ -95,15 +95,20 @@ class TorchAttention:
         self._patterns = kv.geometry.patterns
 
     def plan(self, batch: InputBatch) -> ForwardBatch:
-        if batch.new_run is None or not self._kv.in_place:
+        new = batch.new_run
+        if new is None or not self._kv.in_place:
             return self.gathered(batch)
-        return RowForward(self._kv, self._row_views(batch), batch.new_run)
+        within = batch.in_window(new)
+        if not isinstance(within, slice):
+            return self.gathered(batch)
+        return RowForward(self._kv, self._row_views(batch), (new, within))
 
     def gathered(self, batch: InputBatch) -> TorchForward:
         """Lay out any rows."""
+        write_slots = batch.write_slots, batch.window_write_slots
         if len(batch.rows) == 1:  # nothing is padded
             views = [_View(*view) for view in self._row_views(batch)]
-            return TorchForward(self._kv, batch.write_slots, (_Bucket(1, None, views),), None)
+            return TorchForward(self._kv, write_slots, (_Bucket(1, None, views),), None)
         members: dict[tuple[int, int], list[int]] = {}
         for index, row in enumerate(batch.rows):
             members.setdefault(_bucket_key(row), []).append(index)
@@ -113,11 +118,11 @@ class TorchAttention:
         for indices in members.values():
             queries, real = _query_index(batch.starts[indices], batch.queries[indices])
             if queries.size == restore.size and len(members) == 1:
-                return TorchForward(self._kv, batch.write_slots, (self._bucket(batch, indices, None),), None)
+                return TorchForward(self._kv, write_slots, (self._bucket(batch, indices, None),), None)
             restore[queries[real]] = offset + np.flatnonzero(real)
             offset += queries.size
             buckets.append(self._bucket(batch, indices, queries))
-        return TorchForward(self._kv, batch.write_slots, tuple(buckets), self._tensor(restore))
+        return TorchForward(self._kv, write_slots, tuple(buckets), self._tensor(restore))
 
     def static(self, tables: PageTables, buckets: Buckets) -> None:
         """Return None, since nothing can be captured: every batch has other kernels, and allocates."""
@@ -131,7 +136,7 @@ class TorchAttention:
         if pattern.span == ALL:
             return RowView(_row_slots(batch, 0), self._row_bias(row, pattern.group))
         first, seen = visible(row, pattern.span)
-        return RowView(_row_slots(batch, first), self._bias_of(~seen[None], pattern.group))
+        return RowView(batch.in_window(_row_slots(batch, first)), self._bias_of(~seen[None], pattern.group))
 
     def _row_bias(self, row: Row, group: int) -> Tensor | None:
         """The attention bias of a row that is not padded, and sees all of its path; None: it needs none."""
@@ -157,7 +162,8 @@ class TorchAttention:
                 _show(row, unseen)
         else:
             hidden, listed = _hidden_within(rows, pattern.span, most)
-            slots = slots.gather(1, self._tensor(listed))
+            slots = batch.in_window(slots.gather(1, self._tensor(listed)))
+            assert isinstance(slots, Tensor), "slots that are listed stay so"
         return _View(slots.reshape(-1), self._bias_of(hidden, pattern.group))
 
     def _bias_of(self, hidden: NDArray[np.bool_], group: int) -> Tensor | None:
@@ -179,7 +185,7 @@ def plan_on_device(kv: KVCache, batch: DeviceBatch) -> TorchForward:
     """Lay out a batch that only the device knows, without waiting for it."""
     slots = batch.slots.reshape(-1)
     views = [_View(slots, _bias_on_device(kv, batch, pattern)) for pattern in kv.geometry.patterns]
-    return TorchForward(kv, batch.write_slots, (_Bucket(len(batch.slots), None, views),), None)
+    return TorchForward(kv, (batch.write_slots, batch.write_slots), (_Bucket(len(batch.slots), None, views),), None)
 
 
 def _bias_on_device(kv: KVCache, batch: DeviceBatch, pattern: Pattern) -> Tensor:

@@ -32,6 +32,7 @@ from specsplit.model.lm.runner import ModelRunner
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import Geometry
+from specsplit.model.pages.windows import WindowTokens
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.ranks.demand import EAGER, Demand
 from specsplit.values import ModelInfo
@@ -55,10 +56,12 @@ class CausalLM(ModelRunner):
         kv_cache_dtype: str = "auto",
         blocks: ShardedBlocks | None = None,
         latent_cache: bool = True,
+        window_tokens: WindowTokens | None = None,
     ) -> None:
         """The model must have been built with attn_implementation NAME. `blocks` are what ranks share of it; None: nothing.
 
         latent_cache: whether latents are kept in the place of heads that are made of them, if the model then gives its own numbers.
+        window_tokens: see `ModelRunner`; all layers of a recurrent model have all pages.
 
         Raises LoadError if it cannot be served.
         """
@@ -81,6 +84,7 @@ class CausalLM(ModelRunner):
             device=model.device,
             backend=backend,
             kv_cache_dtype=kv_cache_dtype,
+            window_tokens=window_tokens if self.states is None else None,
         )
         standing = latent_attention(model) if latent_cache else []
         heads = measured()
@@ -107,6 +111,7 @@ class CausalLM(ModelRunner):
         cpu_layers: bool = True,
         max_context: int | None = None,
         latent_cache: bool = True,
+        window_tokens: WindowTokens | None = None,
     ) -> Self:
         """Load from a local folder, as `load_model` does, ready to serve; with a `mesh` or a `split`, this process's part of it.
 
@@ -137,6 +142,7 @@ class CausalLM(ModelRunner):
                 kv_cache_dtype=kv_cache_dtype,
                 blocks=blocks,
                 latent_cache=latent_cache,
+                window_tokens=window_tokens,
             )
             if cpu_layers and split is None and lm.device.type == "cpu":
                 lm.use_cpu_layers()

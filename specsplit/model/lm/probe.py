@@ -21,6 +21,7 @@ from specsplit.model.attention.support import refusing
 from specsplit.model.layers.recurrent import cache_name
 from specsplit.model.lm.probe_texts import LONGEST, Passage, cache_behind, long_text, short_texts, untried
 from specsplit.model.pages.pool import OutOfPages, PageTable
+from specsplit.model.pages.windows import OutOfWindowPages
 
 if TYPE_CHECKING:
     from specsplit.model.lm.causal_lm import CausalLM
@@ -88,7 +89,7 @@ def _short(lm: CausalLM) -> list[Passage]:
 
 def _long(lm: CausalLM) -> Passage:
     """The long text, cut to what the smallest pool of all ranks holds: they run its tokens together."""
-    text = long_text(lm.model.config, lm.info.vocabulary.size, lm.info.max_context, lm.pool.num_slots)
+    text = long_text(lm.model.config, lm.info.vocabulary.size, lm.info.max_context, lm.pool.most_seen)
     return text.within(min(length for (length,) in lm.blocks.assemble([text.length])))
 
 
@@ -120,8 +121,8 @@ def _packed_logits(lm: CausalLM, texts: Sequence[Passage]) -> list[Tensor]:
     try:
         with refusing(f"{type(lm.model).__name__} fails on a packed token tree"):
             return _over(lm, runner, texts, tables)
-    except OutOfPages as error:
-        raise LoadError(f"{lm.pool.num_slots} KV tokens are too few to serve anything") from error
+    except (OutOfPages, OutOfWindowPages) as error:
+        raise LoadError(f"{lm.pool.most_seen} KV tokens are too few to serve anything") from error
     finally:
         for table in reversed(
             tables
@@ -133,6 +134,7 @@ def _over(lm: CausalLM, runner: ModelRunner, texts: Sequence[Passage], tables: S
     pairs = list(zip(texts, tables, strict=True))
     for text, table in pairs:
         table.reserve(text.length)
+        table.see(0, text.length)
     prefixes = [text.prefill(table) for text, table in pairs]
     lm.forward_over(runner, prefixes)
     lm.keep_states([(row, row.num_tokens - 1) for row in prefixes])

@@ -9,6 +9,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from specsplit.model.attention.backends import BACKENDS, choose_backend
 from specsplit.model.attention.interface import ForwardBatch
@@ -32,6 +33,7 @@ from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import STORED, KVCache
 from specsplit.model.pages.pool import PagePool
 from specsplit.model.pages.tables import Slots
+from specsplit.model.pages.windows import WindowTokens, windows_of
 from specsplit.model.tensors.transfer import on_device
 from specsplit.records import GraphStatistics
 
@@ -50,12 +52,19 @@ class ModelRunner:
         device: torch.device,
         backend: str = "auto",
         kv_cache_dtype: str = "auto",
+        window_tokens: WindowTokens | None = None,
     ) -> None:
-        """`kv_cache_dtype`: a name of `STORED`. Raises LoadError for an attention backend that is not there, or cannot be had for this."""
-        self.pool: Final = PagePool(num_pages, page_size, geometry.spans)
+        """`kv_cache_dtype`: a name of `STORED`. `window_tokens`: for how many tokens layers are to have room that see a window, where others
+        see all; None: for all tokens.
+
+        Raises LoadError for an attention backend that is not there, or cannot be had for this, and for too little room for one session.
+        """
+        windows = windows_of(geometry, num_pages, page_size, window_tokens)
+        window_slots = 0 if windows is None else (windows.total_pages + 1) * page_size
+        self.pool: Final = PagePool(num_pages, page_size, geometry.spans, windows)
         self.spare_page: Final = self.pool.spare_page
         """A page of the KV that the pool never hands out: the padding of captured forwards lives there."""
-        self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device, STORED[kv_cache_dtype])
+        self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device, STORED[kv_cache_dtype], window_slots)
         self.attention: Final = choose_backend(backend, self.kv)
         """Name of the backend."""
         self.backend: Final = BACKENDS[self.attention](self.kv, page_size)
@@ -129,7 +138,13 @@ class ModelRunner:
     @torch.inference_mode()
     def move(self, source: Slots, target: Slots) -> None:
         """Copy the KV in slots source [n] to slots target [n], in all layers; the two may overlap (compaction after a commit)."""
-        self.kv.move(on_device(source, self.device), on_device(target, self.device))
+        window = None
+        if self.pool.windows is not None:
+            window = self._put(self.pool.windows.slots_of(source)), self._put(self.pool.windows.slots_of(target))
+        self.kv.move(self._put(source), self._put(target), window)
+
+    def _put(self, slots: Slots) -> Tensor:
+        return on_device(slots, self.device)
 
 
 def _capture(graphs: Graphs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
@@ -47,6 +48,11 @@ class Span:
 
 ALL: Final = Span()
 """Every token of the path."""
+
+
+def first_seen(spans: Sequence[Span], position: int) -> int:
+    """Position of the first token that is seen, within any of these spans, by a token at this position of its text, or by one behind it."""
+    return max(0, min(position + 1 - span.reach(position) for span in spans))
 
 
 class Pattern(NamedTuple):
@@ -117,6 +123,12 @@ class Geometry:
     def spans(self) -> tuple[Span, ...]:
         """Every span that there is, once. A layer without attention counts as one that sees all tokens: its states are of all of them."""
         return tuple(dict.fromkeys(layer.span for layer in self.layers))
+
+    @cached_property
+    def bounded(self) -> tuple[Span, ...]:
+        """Spans with a bound, where there are others too; else none."""
+        bounded = tuple(span for span in self.spans if span.size is not None)
+        return bounded if len(bounded) < len(self.spans) else ()
 
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:

@@ -68,6 +68,27 @@ class InputBatch:
         first, end = int(slots[0]), int(slots[-1]) + 1
         return slice(first, end) if end - first == count and bool((slots[1:] > slots[:-1]).all()) else None
 
+    @cached_property
+    def window_write_slots(self) -> Tensor:
+        """[T] where the KV of the new tokens goes in layers that see a window."""
+        slots = self.in_window(self.write_slots)
+        assert isinstance(slots, Tensor), "slots that are listed stay so"
+        return slots
+
+    def in_window(self, slots: Tensor | slice) -> Tensor | slice:
+        """Where layers that see a window keep what the others have in these slots; a run of them may be none there."""
+        windows = self.tables.windows
+        if windows is None:
+            return slots
+        if isinstance(slots, slice):
+            run = windows.run_of(slots)
+            return self._listed(np.arange(slots.start, slots.stop)) if run is None else run
+        return torch.from_numpy(windows.slots_of(slots.numpy())) if self._in_numpy else windows.on_device(slots)
+
+    def _listed(self, slots: Ints) -> Tensor:
+        assert self.tables.windows is not None, "it has been asked for"
+        return on_device(self.tables.windows.slots_of(slots), self.tokens.device)
+
     @property
     def _size(self) -> int:
         """Tokens to a page of `_pages`. In numpy those are slots, since the host's tables say the slot of every token."""

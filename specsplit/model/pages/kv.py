@@ -14,6 +14,14 @@ STORED: Final = {"auto": None, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torc
 """Types that KV can be kept in, by the name of the setting; None is the model's own."""
 
 
+class _Shape(NamedTuple):
+    """What planes of one tensor have in common."""
+
+    in_window: bool
+    kv_heads: int
+    width: int
+
+
 class _Plane(NamedTuple):
     """Where the keys, or the values, of one layer are."""
 
@@ -24,7 +32,8 @@ class _Plane(NamedTuple):
 class KVCache:
     """A *plane* [num_slots, kv_heads, width] is the keys, or the values, of one layer. Planes of one shape lie in one tensor.
 
-    Where values lie in the keys of a layer it has one plane.
+    Where values lie in the keys of a layer it has one plane. Layers that see a window or a chunk have planes of `window_slots`, where there
+    are such slots, in the place of `num_slots`.
 
     Zeroed at first: attention weighs masked slots with 0, and 0 times whatever was in fresh memory must not be NaN.
     """
@@ -36,8 +45,9 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
         stored: torch.dtype | None = None,
+        window_slots: int = 0,
     ) -> None:
-        """`stored`: keys and values are kept as this type of 8 bits, the largest that it has standing for any larger; None: as `dtype`."""
+        """`window_slots`: 0: every layer has `num_slots`. `stored`: keys and values are kept as this type of 8 bits, the largest that it has standing for any larger; None: as `dtype`."""
         self.geometry: Final = geometry
         self.num_slots: Final = num_slots
         """Tokens that fit."""
@@ -46,14 +56,29 @@ class KVCache:
         self.stored: Final = stored or dtype
         """What it is kept as."""
         self.device: Final = device
-        shapes = [shape for layer in geometry.layers for shape in layer.kept]
-        self.tensors: Final = [
-            torch.zeros(shapes.count(shape), num_slots, *shape, dtype=self.stored, device=device)
-            for shape in dict.fromkeys(shapes)
+        self.in_window: Final = tuple(window_slots > 0 and layer.span.size is not None for layer in geometry.layers)
+        """By layer, whether it has window slots."""
+        shapes = [
+            _Shape(within, *kept)
+            for layer, within in zip(geometry.layers, self.in_window, strict=True)
+            for kept in layer.kept
         ]
-        """[planes, num_slots, kv_heads, width] each, in order of layers, keys before values."""
+        order = list(dict.fromkeys(shapes))
+        self.tensors: Final = [
+            torch.zeros(
+                shapes.count(shape),
+                window_slots if shape.in_window else num_slots,
+                shape.kv_heads,
+                shape.width,
+                dtype=self.stored,
+                device=device,
+            )
+            for shape in order
+        ]
+        """[planes, slots, kv_heads, width] each, in order of layers, keys before values."""
         self.raw: Final = [each.view(torch.uint8) for each in self.tensors] if stored else self.tensors
         """`tensors`, as bytes where their type has 8 bits: not every device moves those types about, and bytes it does."""
+        self._windowed: Final = [shape.in_window for shape in order]
         self._planes: Final = _planes(geometry, shapes)
         apart = [each.unbind() for each in self.raw]
         # By layer: its planes, keys first.
@@ -108,11 +133,16 @@ class KVCache:
         keys = [own[0] for own in placed]
         return keys, [own[1] if own[1:] else self._within(layer, own[0]) for layer, own in enumerate(placed)]
 
-    def move(self, source: Tensor, target: Tensor) -> None:
-        """Copy slots source [n] to slots target [n] in every layer. The two may overlap: all is read before anything is written."""
-        if len(source):
-            for raw in self.raw:
-                raw.index_copy_(1, target, raw.index_select(1, source))
+    def move(self, source: Tensor, target: Tensor, window: tuple[Tensor, Tensor] | None = None) -> None:
+        """Copy slots source [n] to slots target [n] in every layer, or from and to those of `window` in layers that have window slots.
+
+        The two may overlap: all is read before anything is written.
+        """
+        if not len(source):
+            return
+        for raw, windowed in zip(self.raw, self._windowed, strict=True):
+            start, end = window if windowed and window is not None else (source, target)
+            raw.index_copy_(1, end, raw.index_select(1, start))
 
     def _within(self, layer: int, keys: Tensor) -> Tensor:
         """The values of a layer that lie in keys [..., key width] of it: [..., value width]"""
@@ -130,7 +160,7 @@ class KVCache:
         return numbers.clamp(-limit, limit).to(self.stored).view(torch.uint8)
 
 
-def _planes(geometry: Geometry, shapes: Sequence[tuple[int, int]]) -> list[list[_Plane]]:
+def _planes(geometry: Geometry, shapes: Sequence[_Shape]) -> list[list[_Plane]]:
     """By layer, where its planes are: of each the tensor of those of its shape, and its number there."""
     order = list(dict.fromkeys(shapes))
     planes = iter(_Plane(order.index(shape), shapes[:number].count(shape)) for number, shape in enumerate(shapes))

@@ -2,7 +2,7 @@
 
 A slot holds the keys and values of one token; page p covers slots p * page_size .. (p + 1) * page_size - 1.
 Where every layer sees a window or a chunk of the tokens, a table gives back the pages that no token to come sees, and has the spare page
-in their place.
+in their place. Where only some layers do, the pool has window pages for those: see `specsplit.model.pages.windows`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Final
 import numpy as np
 
 from specsplit.errors import Exhausted
-from specsplit.model.pages.geometry import ALL, Span
+from specsplit.model.pages.geometry import ALL, Span, first_seen
 from specsplit.model.pages.tables import PageTables, RowPages, Slots
+from specsplit.model.pages.windows import OutOfWindowPages, WindowPages
 
 
 class OutOfPages(Exhausted):
@@ -24,8 +25,10 @@ class OutOfPages(Exhausted):
 class PagePool:
     """Hands out pages by number, and counts who holds each. Not thread-safe: the engine thread owns it."""
 
-    def __init__(self, num_pages: int, page_size: int, spans: Sequence[Span] = (ALL,)) -> None:
-        """`spans`: those of the layers whose KV is in the slots."""
+    def __init__(
+        self, num_pages: int, page_size: int, spans: Sequence[Span] = (ALL,), windows: WindowPages | None = None
+    ) -> None:
+        """`spans`: those of the layers whose KV is in the slots. `windows`: where those with a bound have theirs; None: in the slots too."""
         if num_pages < 1 or page_size < 1:
             raise ValueError(f"num_pages is {num_pages} and page_size is {page_size}, expected at least 1 each")
         self.page_size: Final = page_size
@@ -36,7 +39,8 @@ class PagePool:
         sizes = [span.size for span in spans]
         self.window: Final = None if None in sizes else max(size for size in sizes if size is not None)
         """Tokens that a token sees at most, in whichever layer; None: all before it."""
-        self.tables: Final = PageTables(page_size)
+        self.windows: Final = windows
+        self.tables: Final = PageTables(page_size, windows)
         self._free_stack: Slots = np.arange(num_pages - 1, -1, -1, dtype=np.int64)
         self.free_pages = num_pages
         """Pages that `allocate` can still hand out."""
@@ -47,13 +51,19 @@ class PagePool:
         """Slots in all, free or not."""
         return self.total_pages * self.page_size
 
+    @property
+    def most_seen(self) -> int:
+        """Tokens of a text that can be kept in all layers at once."""
+        pages = self.total_pages if self.windows is None else min(self.total_pages, self.windows.total_pages)
+        return pages * self.page_size
+
     def pages_for(self, num_tokens: int) -> int:
         """Pages that a sequence of `num_tokens` occupies."""
         return -(-num_tokens // self.page_size)
 
     def first_seen(self, position: int) -> int:
         """Position of the first token that is seen, in any layer, by a token at this position of its text, or by one behind it."""
-        return max(0, min(position + 1 - span.reach(position) for span in self._spans))
+        return first_seen(self._spans, position)
 
     def allocate(self, num_pages: int) -> Slots:
         """Take pages: ids [num_pages]. Raises OutOfPages (and takes none) if there are not that many."""
@@ -79,6 +89,8 @@ class PagePool:
         self._check(pages, "released")
         self._holders[pages] -= 1
         freed = pages[self._holders[pages] == 0]
+        if self.windows is not None:
+            self.windows.forget(freed)
         self._free_stack[self.free_pages : self.free_pages + len(freed)] = freed[::-1]
         self.free_pages += len(freed)
 
@@ -97,6 +109,8 @@ class PageTable:
         """Pages, from the front, that it does not hold."""
         self._count = 0
         """Pages in all, these included."""
+        self._seen = range(0)
+        """Which of them it holds the window pages of."""
 
     @property
     def number(self) -> int:
@@ -111,6 +125,20 @@ class PageTable:
     def first(self) -> int:
         """The first local index that has a slot; 0 in an empty table."""
         return self._first * self._pool.page_size
+
+    @property
+    def first_in_window(self) -> int:
+        """The first local index that is kept in all layers, those that see a window too."""
+        return self.first if self._pool.windows is None else self._seen.start * self._pool.page_size
+
+    def see(self, start: int, stop: int) -> None:
+        """Hold the window pages of local indices start <= i < stop, as far as these have slots, and no others.
+
+        Raises OutOfWindowPages, and changes nothing, if there are too few.
+        """
+        if self._pool.windows is not None:
+            stop = min(self._pool.pages_for(stop), self._count)
+            self._see(range(min(start // self._pool.page_size, stop), stop))
 
     def reserve(self, length: int) -> None:
         """Make sure that local indices below `length` have slots. Raises OutOfPages and changes nothing if they cannot."""
@@ -170,6 +198,7 @@ class PageTable:
         if keep <= self._first:
             keep = 0
         if keep < self._count:
+            self._see(range(min(self._seen.start, keep), min(self._seen.stop, keep)))
             self._pool.release(self.pages(max(keep, self._first), self._count))
             self._count = keep
             if not keep:
@@ -180,3 +209,17 @@ class PageTable:
     def release(self) -> None:
         """Release every page."""
         self.shrink(0)
+
+    def _see(self, seen: range) -> None:
+        windows, before = self._pool.windows, self._seen
+        if windows is None or seen == before:
+            return
+        pages = self._pool.tables.read(self._number, 0, self._count)
+        left = [int(pages[number]) for number in before if number not in seen]
+        windows.leave(left)  # first: others may need the room
+        try:
+            windows.hold([int(pages[number]) for number in seen if number not in before])
+        except OutOfWindowPages:
+            windows.hold(left)
+            raise
+        self._seen = seen

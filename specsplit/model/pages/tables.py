@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specsplit.model.pages.windows import WindowPages
 from specsplit.model.tensors.transfer import UploadArray, on_device
 
 Pages = NDArray[np.int32]
@@ -94,8 +95,10 @@ class TablesCopy:
 class PageTables:
     """The tables of one pool. Changed on the host by whoever plans forwards, and not while one runs."""
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, windows: WindowPages | None = None) -> None:
         self.page_size: Final = page_size
+        self.windows: Final = windows
+        """Where layers that see a window keep the tokens of pages; None: where the others do."""
         self._matrix: Pages = np.zeros((_MIN_TABLES, _MIN_WIDTH), dtype=np.int32)
         self.slots: Slots = np.zeros((_MIN_TABLES, _MIN_WIDTH * page_size), dtype=np.int64)
         """[tables, tokens] the slots of all tables, for who computes on the host; only `write` changes them."""

@@ -83,6 +83,7 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
         cpu_layers=settings.replaces_cpu_layers,
         max_context=settings.max_context,
         latent_cache=settings.latent_cache == "auto",
+        window_tokens=settings.window_tokens,
     )
     if settings.compile == "regional":
         target.compile_layers()

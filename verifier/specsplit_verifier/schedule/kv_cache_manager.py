@@ -5,7 +5,8 @@ are left and taken back before anybody is preempted for it. A page that others c
 what is computed, and what it recomputes goes to scratch pages.
 
 Where every layer sees a window or a chunk, a session holds the pages that its tokens to come see. The others it gives back after each
-step; the prefix cache has them until they are needed for others.
+step; the prefix cache has them until they are needed for others. Where only some layers do, the others keep all pages, and
+`specsplit_verifier.schedule.window_pages` says which have a place in those.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from specsplit.features import Features
 from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.model.pages.states import RecurrentStates
 from specsplit.model.pages.tables import RowPages
+from specsplit.model.pages.windows import OutOfWindowPages
 from specsplit.prefix import BLOCK, FIRST_PAGES
 from specsplit.records import KVCounters
 from specsplit.values import pages_held
 from specsplit_verifier.records.feed import Feed, Recipe, Rows
 from specsplit_verifier.schedule.prefix_cache import PrefixCache
 from specsplit_verifier.schedule.replays import Replays
+from specsplit_verifier.schedule.window_pages import SessionWindows
 from specsplit_verifier.sessions.session import Session
 
 EVICTED_PART = 32  # of all pages one in so many is evicted at once, at least
@@ -71,6 +74,7 @@ class KVCacheManager:
         """Prefixes by session id."""
         self._scratch: Final = PageTable(pool)
         self._replays: Final = Replays(pool, self._reserve_most)
+        self._windows: Final = None if pool.windows is None else SessionWindows(pool, pool.windows)
 
     def most_pages(self, num_tokens: int, in_step: int) -> int:
         """Pages that a session holds at most while its text grows to so many tokens, with up to `in_step` of them in a step."""
@@ -146,6 +150,8 @@ class KVCacheManager:
         lacking = min(most + running, self.pool.total_pages) - (pages - first)
         if lacking > self.free_pages or lacking > self.free_pages - self._idle(prefix, pages):
             return False
+        if self._windows is not None and not self._windows.has_room(length, session.plan.num_draft_tokens):
+            return False
         known = prefix.digests[:pages]
         taken = self._cache.take(known[first:])
         session.table.adopt(taken, behind=first)
@@ -153,6 +159,8 @@ class KVCacheManager:
             self._states.resume(session.table.number, int(taken[-1]), pages * self.pool.page_size)
         prefix.shared = len(known)
         session.kv_length = len(known) * self.pool.page_size
+        if self._windows is not None:
+            self._windows.see(session, 0)  # what it goes on from; for the rest there is room
         self._cache.used(known)
         if session.cached_tokens is None:
             session.cached_tokens = min(session.kv_length, session.prompt_length)
@@ -183,7 +191,7 @@ class KVCacheManager:
             self._reserve_most(session.table, session.kv_length + count)
         for session in lacking:
             self._reserve_most(session.table, session.kv_length + session.width)
-        return True
+        return self._windows is None or self._see(self._windows, stepping, prefilling)
 
     def scratch(self, chunks: Iterable[tuple[Session, range]]) -> list[tuple[Session, range, RowPages]]:
         """Where positions of sessions are recomputed in this step: pages from position 0 to the chunk's end, its own from scratch.
@@ -194,7 +202,8 @@ class KVCacheManager:
         """
         placed: list[tuple[Session, range, RowPages]] = []
         size, taken = self.pool.page_size, 0
-        for session, positions in chunks:
+        for session, wanted in chunks:
+            positions = wanted if self._windows is None else self._windows.positions(session, wanted)
             start = 0 if self._states is not None else positions.start // size * size
             if session.table.first > self.pool.first_seen(start):
                 replayed = self._replays.place(session.id, positions)
@@ -202,24 +211,27 @@ class KVCacheManager:
                 continue
             self._reserve_most(self._scratch, taken * size + positions.stop - start)
             stop = min(positions.stop, start + len(self._scratch) - taken * size)
-            if stop > positions.start:
+            if stop > positions.start and self._see_scratch():
                 count = self.pool.pages_for(stop - start)
                 own = self._scratch.pages(taken, taken + count)
                 placed.append((session, range(start, stop), session.table.upto(stop, own)))
                 taken += count
+                if self._windows is not None:
+                    self._windows.placed(session, range(start, stop), own)
         return placed
 
     def end_step(self, running: Iterable[Session] = ()) -> None:
         """A step is over: what none of these sessions sees any more is given back."""
+        if self._windows is not None:
+            self._windows.end_step()
         self._scratch.release()
         self._cache.features.make_bytes()
-        if self.pool.window is None:
-            return
         self._replays.end_step()
         for session in running:
             if not session.drafter.lacks_features:
-                self._replays.drop(session.id)
-            self._leave(session)
+                self._drop_replays(session)
+            if self.pool.window is not None:
+                self._leave(session)
 
     def preempt(self, session: Session) -> None:
         """Take all pages of a session back that goes on later: then what is not found again of its text is computed again."""
@@ -232,8 +244,8 @@ class KVCacheManager:
         if sound:
             self.share([session])
         first = session.table.first // self.pool.page_size
+        self._drop_replays(session)
         session.table.release()
-        self._replays.drop(session.id)
         prefix = self._prefixes.pop(session.id, Prefix())
         if sound:
             self._cache.rest(prefix.digests[first:])
@@ -288,8 +300,11 @@ class KVCacheManager:
             stop = min(full, len(prefix.digests))
             prefix.known = self._cache.first_unknown(prefix.digests, prefix.known, stop)
             if prefix.known < stop or stop == full:
-                return prefix.known
+                break
             self._prefix(session, stop + 1)
+        if self._windows is None:
+            return prefix.known
+        return self._windows.begin_at([self._cache.page(digest) for digest in prefix.digests[: prefix.known]])
 
     def _known_within(self, session: Session, full: int) -> int:
         """The most pages of a text, from the front, of which the cache has all that a token behind them sees. They are looked at anew
@@ -337,6 +352,36 @@ class KVCacheManager:
         if one.tokens[tokens] != other.tokens[tokens]:
             return False
         return self._prefix(one, page + 1).digests[page] == self._prefix(other, page + 1).digests[page]
+
+    def _see(
+        self, windows: SessionWindows, stepping: Sequence[Session], prefilling: Sequence[tuple[Session, int]]
+    ) -> bool:
+        """Hold what sessions see in the step that is planned: no drafts, and little of prompts, if there is no room for more.
+
+        False if there is none for that.
+        """
+        counts = [*((session, session.width) for session in stepping), *prefilling]
+        if windows.see_all(counts):
+            return True
+        windows.drop_all()
+        for session in stepping:
+            session.table.shrink(len(session.tokens))
+        for session, _ in prefilling:
+            session.table.shrink(session.kv_length + 1)
+        return windows.see_all(counts)
+
+    def _see_scratch(self) -> bool:
+        """Hold window pages of the scratch pages, where there are any; False if there are too few."""
+        try:
+            self._scratch.see(0, len(self._scratch))
+        except OutOfWindowPages:
+            return False
+        return True
+
+    def _drop_replays(self, session: Session) -> None:
+        self._replays.drop(session.id)
+        if self._windows is not None:
+            self._windows.drop(session.id)
 
     def _reserve_first(self, stepping: Iterable[Session], prefilling: Iterable[tuple[Session, int]]) -> bool:
         """Make room for the roots of sessions, and for a token of those that prefill; False if there is none."""

@@ -138,10 +138,11 @@ def profile(runner: TargetRunner) -> Iterator[Profiled]:
     All ranks of a group do so together. Raises LoadError if one fails, and RankLost.
     """
     pool = runner.target.pool
-    most = min(pool.num_slots, runner.target.info.max_context)
+    most = min(pool.most_seen, runner.target.info.max_context)
     for size in (each for each in _SIZES if each <= most):
         table = PageTable(pool)
         table.reserve(size)
+        table.see(0, size)
         step = StepInput(chunks=[ChunkInput.chunk([0] * size, table.upto(size), session=0, first=0)])
         _seconds(runner, step)
         seconds = _seconds(runner, step)
