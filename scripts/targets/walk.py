@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -126,12 +127,18 @@ def layers_of(lm: CausalLM) -> str:
 
 def _loaded(folder: Path) -> tuple[CausalLM, str]:
     """The model, and what it needs: if it is refused for want of `max_context`, it is loaded with one."""
+    load = partial(CausalLM.load, folder, num_pages=64, page_size=_PAGE, window_tokens=_room)
     try:
-        return CausalLM.load(folder, num_pages=64, page_size=_PAGE), ""
+        return load(), ""
     except LoadError as error:
         if "set max_context" not in str(error):
             raise
-    return CausalLM.load(folder, num_pages=64, page_size=_PAGE, max_context=_CONTEXT), "needs `max_context`"
+    return load(max_context=_CONTEXT), "needs `max_context`"
+
+
+def _room(window: int) -> int:
+    """Tokens for which layers with a window have room where others see all: what two sessions see of them in a forward."""
+    return 2 * (window + max(*_CHUNKS, NODES) + 2 * _PAGE)
 
 
 def _only_repeats(error: LoadError) -> bool:
@@ -193,15 +200,19 @@ class _Session:
 
     def chunk(self, count: int) -> Row:
         """The next tokens of the prompt, with logits at the last."""
-        self.table.reserve(self.stored + count)
+        self._reserve(count)
         tokens = self.tokens[self.stored : self.stored + count]
         self.stored += count
         return Row.chunk(tokens, self.table.upto(self.stored), logits_at=[count - 1])
 
     def tree(self, nodes: Sequence[int], parents: Sequence[int]) -> Row:
         """A tree whose root is the last token, the first of `nodes`."""
-        self.table.reserve(self.stored + len(nodes))
+        self._reserve(len(nodes))
         return Row.tree(nodes, parents, self.table.upto(self.stored + len(nodes)))
+
+    def _reserve(self, count: int) -> None:
+        self.table.reserve(self.stored + count)
+        self.table.see(self.stored, self.stored + count)
 
 
 def largest_error(lm: CausalLM, own: PreTrainedModel) -> float:
@@ -252,6 +263,9 @@ def _share(lm: CausalLM, first: _Session, second: _Session) -> None:
     lm.pool.share(pages)
     second.table.adopt(pages)
     second.stored = len(pages) * _PAGE
+    first.table.see(
+        second.stored, second.stored
+    )  # what the second session sees is still there, and there is room for the rest of it
     if lm.states is not None and len(pages):
         lm.states.resume(second.table.number, int(pages[-1]), second.stored)
 

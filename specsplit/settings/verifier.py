@@ -30,8 +30,8 @@ class VerifierSettings(EngineSettings):
     kv_tokens: Count = Field(default=16384, ge=16)
     """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used."""
     window_kv_tokens: Count | None = Field(default=None, ge=16)
-    """Room in the KV pool of layers that see a window of the tokens, where others see all of them: of these a session keeps no more than
-    its window there. Unset: what max_sessions sessions keep at once and a step reads, kv_tokens at most, so that no session waits for it."""
+    """Room in the KV pool of layers that see a window of the tokens, where others see all: a session keeps no more than its window there.
+    Unset: what max_sessions sessions keep at once and a step reads, kv_tokens at most, so that no session waits for it."""
     prefix_cache: bool = True
     """Sessions whose texts begin alike share the KV of whole pages, of sessions that have ended too until their pages are needed."""
     prefix_features_bytes: Bytes = Field(default=1 << 30, ge=0)

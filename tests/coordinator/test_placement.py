@@ -10,7 +10,7 @@ from specsplit.clock import ManualClock
 from specsplit.errors import Unavailable
 from specsplit.membership import Heartbeat, Register
 from specsplit.prefix import first_marks
-from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Plan, SpeculationReport, Vocabulary
+from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Plan, SpeculationReport, Vocabulary, pages_held
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.placement import (
     better_verifier,
@@ -18,6 +18,7 @@ from specsplit_coordinator.cluster.placement import (
     choose_verifier,
     has_other,
     pages_known,
+    pages_lacking,
 )
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.breaker import FIRST_COOL_DOWN_S, Breaker
@@ -184,6 +185,17 @@ def test_a_text_longer_than_the_pool_fits_where_a_session_holds_a_window_of_it()
     assert (wanted.pages(whole.load), wanted.max_pages(whole.load, 8)) == (79, 97)
     assert (wanted.pages(windowed.load), wanted.max_pages(windowed.load, 8)) == (8, 8)
     assert choose_verifier([whole, windowed], wanted) is windowed
+
+
+def test_a_session_waits_for_window_pages_too_where_only_some_layers_have_a_window() -> None:
+    mixed, wanted = holding("mixed", free=99), PlacementRequest([1] * 100, 60, 16)
+    mixed.report = Heartbeat(replace(mixed.load, window=64, window_pages=40, free_window_pages=7))
+    assert pages_held(160, 16, 16, 64) == wanted.window_pages(mixed.load) == 6
+    assert pages_lacking(mixed, wanted) == 0
+    mixed.report = Heartbeat(replace(mixed.load, free_window_pages=4))
+    assert pages_lacking(mixed, wanted) == 2
+    mixed.report = Heartbeat(replace(mixed.load, window_pages=5))
+    assert pages_lacking(mixed, wanted) == 1, "it may take all that there are"
 
 
 def test_what_was_placed_since_the_last_heartbeat_counts_against_free_pages() -> None:

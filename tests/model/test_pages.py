@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.model import OutOfPages, PagePool, PageTable
-from specsplit.model.pages.geometry import Span
+from specsplit.model.pages.geometry import ALL, Span
+from specsplit.model.pages.windows import OutOfWindowPages, WindowPages
 from specsplit.values import pages_held
 
 
@@ -155,3 +157,37 @@ def test_a_table_may_begin_behind_pages_that_it_does_not_hold() -> None:
 def test_an_empty_pool_is_refused() -> None:
     with pytest.raises(ValueError, match="num_pages is 0"):
         PagePool(0, 16)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 12)), max_size=30), st.sampled_from([1, 4])
+)
+def test_window_pages_of_tables_are_their_own_and_a_look_up_is_the_same_however_it_is_made(
+    steps: list[tuple[int, int, int]], page_size: int
+) -> None:
+    """Texts grow, and see a window behind which there is room for some tokens; one that finds no room is as it was."""
+    windows = WindowPages(64, 24 // page_size, page_size, [Span(window=5)])
+    pool = PagePool(64, page_size, (ALL, Span(window=5)), windows)
+    tables = [PageTable(pool) for _ in range(3)]
+    seen = [range(0)] * 3
+    for which, position, more in steps:
+        table = tables[which]
+        table.reserve(min(position + more, 20 * page_size))
+        try:
+            table.see(position, position + more)
+        except OutOfWindowPages:
+            continue
+        seen[which] = range(min(windows.first_seen(position), len(table)), min(position + more, len(table)))
+        kept = np.concatenate([each.slots(span.start, span.stop) for each, span in zip(tables, seen, strict=True)])
+        slots = windows.slots_of(kept)
+        assert len(set(slots.tolist())) == len(slots) and (slots < 24).all()
+        assert windows.on_device(torch.from_numpy(kept)).tolist() == slots.tolist()
+        own = kept[: len(seen[0])]
+        if len(own) and own[-1] - own[0] == len(own) - 1 and (np.diff(own) == 1).all():
+            run = windows.run_of(slice(int(own[0]), int(own[-1]) + 1))
+            side_by_side = bool((np.diff(slots[: len(own)]) == 1).all())
+            assert (run is None) != side_by_side
+            assert run is None or list(range(run.start, run.stop)) == slots[: len(own)].tolist()
+    for table in tables:
+        table.release()
+    assert (pool.free_pages, windows.free_pages) == (64, windows.total_pages)

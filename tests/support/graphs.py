@@ -139,7 +139,7 @@ class _Replanned:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
         planned = self.static.plans[self.bucket]
-        assert torch.equal(planned.write_slots, self.write_slots)
+        assert torch.equal(planned.write_slots[0], self.write_slots)
         return planned.attend(layer, query, key, value, scaling, extras)
 
 

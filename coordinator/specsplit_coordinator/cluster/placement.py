@@ -126,8 +126,11 @@ def _holds(verifier: MemberState, wanted: PlacementRequest, preempted_by: Member
 
 def pages_lacking(verifier: MemberState, wanted: PlacementRequest) -> int:
     """KV pages that a session would have to wait for; 0 if they are free, or the verifier has not reported its pages."""
-    free = verifier.load.free_pages - verifier.reserved_pages
-    return max(0, wanted.pages(verifier.load) - max(0, free)) if verifier.load.page_size else 0
+    load, free = verifier.load, verifier.load.free_pages - verifier.reserved_pages
+    if not load.page_size:
+        return 0
+    lacking = wanted.pages(load) - max(0, free), wanted.window_pages(load) - load.free_window_pages
+    return max(0, *lacking)
 
 
 def pages_known(verifier: MemberState, wanted: PlacementRequest) -> int:

@@ -35,8 +35,15 @@ class PlacementRequest:
 
     def pages(self, load: Load) -> int:
         """KV pages that should be free for it when it is placed on a verifier with this load, which has told the size of its pages."""
+        return self._pages_within(load, load.kv_window)
+
+    def window_pages(self, load: Load) -> int:
+        """Those of layers that see a window, where there are pages for these by themselves."""
+        return min(load.window_pages, self._pages_within(load, load.window))
+
+    def _pages_within(self, load: Load, window: int) -> int:
         new = EXPECTED_NEW_TOKENS if self._max_new_tokens is None else min(self._max_new_tokens, EXPECTED_NEW_TOKENS)
-        return pages_held(len(self._tokens) + new, self.num_draft_tokens or 0, load.page_size, load.kv_window)
+        return pages_held(len(self._tokens) + new, self.num_draft_tokens or 0, load.page_size, window)
 
     @property
     def open_ended(self) -> bool:

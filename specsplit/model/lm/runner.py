@@ -64,7 +64,9 @@ class ModelRunner:
         self.pool: Final = PagePool(num_pages, page_size, geometry.spans, windows)
         self.spare_page: Final = self.pool.spare_page
         """A page of the KV that the pool never hands out: the padding of captured forwards lives there."""
-        self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device, STORED[kv_cache_dtype], window_slots)
+        self.kv: Final = KVCache(
+            geometry, (num_pages + 1) * page_size, dtype, device, STORED[kv_cache_dtype], window_slots
+        )
         self.attention: Final = choose_backend(backend, self.kv)
         """Name of the backend."""
         self.backend: Final = BACKENDS[self.attention](self.kv, page_size)

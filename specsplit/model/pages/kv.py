@@ -47,7 +47,10 @@ class KVCache:
         stored: torch.dtype | None = None,
         window_slots: int = 0,
     ) -> None:
-        """`window_slots`: 0: every layer has `num_slots`. `stored`: keys and values are kept as this type of 8 bits, the largest that it has standing for any larger; None: as `dtype`."""
+        """`window_slots`: 0: every layer has `num_slots`.
+
+        `stored`: keys and values are kept as this type of 8 bits, the largest that it has standing for any larger; None: as `dtype`.
+        """
         self.geometry: Final = geometry
         self.num_slots: Final = num_slots
         """Tokens that fit."""

@@ -28,7 +28,7 @@ class PagePool:
     def __init__(
         self, num_pages: int, page_size: int, spans: Sequence[Span] = (ALL,), windows: WindowPages | None = None
     ) -> None:
-        """`spans`: those of the layers whose KV is in the slots. `windows`: where those with a bound have theirs; None: in the slots too."""
+        """`spans`: those of the layers whose KV is in the slots. `windows`: where those with a bound have it; None: in the slots too."""
         if num_pages < 1 or page_size < 1:
             raise ValueError(f"num_pages is {num_pages} and page_size is {page_size}, expected at least 1 each")
         self.page_size: Final = page_size
@@ -131,14 +131,15 @@ class PageTable:
         """The first local index that is kept in all layers, those that see a window too."""
         return self.first if self._pool.windows is None else self._seen.start * self._pool.page_size
 
-    def see(self, start: int, stop: int) -> None:
-        """Hold the window pages of local indices start <= i < stop, as far as these have slots, and no others.
+    def see(self, position: int, stop: int) -> None:
+        """Hold the window pages of what tokens at local indices position <= i < stop see, themselves included, and no others.
 
-        Raises OutOfWindowPages, and changes nothing, if there are too few.
+        Tokens without a slot are left out. Raises OutOfWindowPages, and changes nothing, if there are too few.
         """
-        if self._pool.windows is not None:
+        windows = self._pool.windows
+        if windows is not None:
             stop = min(self._pool.pages_for(stop), self._count)
-            self._see(range(min(start // self._pool.page_size, stop), stop))
+            self._see(windows, range(min(windows.first_seen(position) // self._pool.page_size, stop), stop))
 
     def reserve(self, length: int) -> None:
         """Make sure that local indices below `length` have slots. Raises OutOfPages and changes nothing if they cannot."""
@@ -198,7 +199,8 @@ class PageTable:
         if keep <= self._first:
             keep = 0
         if keep < self._count:
-            self._see(range(min(self._seen.start, keep), min(self._seen.stop, keep)))
+            if self._pool.windows is not None:
+                self._see(self._pool.windows, range(min(self._seen.start, keep), min(self._seen.stop, keep)))
             self._pool.release(self.pages(max(keep, self._first), self._count))
             self._count = keep
             if not keep:
@@ -210,9 +212,9 @@ class PageTable:
         """Release every page."""
         self.shrink(0)
 
-    def _see(self, seen: range) -> None:
-        windows, before = self._pool.windows, self._seen
-        if windows is None or seen == before:
+    def _see(self, windows: WindowPages, seen: range) -> None:
+        before = self._seen
+        if seen == before:
             return
         pages = self._pool.tables.read(self._number, 0, self._count)
         left = [int(pages[number]) for number in before if number not in seen]

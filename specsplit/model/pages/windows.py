@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 

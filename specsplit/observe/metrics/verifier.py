@@ -169,9 +169,12 @@ class VerifierMetrics(Metrics):
         made = self.instruments
         running, waiting = made.gauge(table.RUNNING_SESSIONS), made.gauge(table.WAITING_SESSIONS)
         pages, used = made.gauge(table.KV_PAGES), made.gauge(table.KV_PAGES_USED)
+        windows, in_windows = made.gauge(table.WINDOW_PAGES), made.gauge(table.WINDOW_PAGES_USED)
 
         def look() -> None:
             load = read()
+            windows.set(load.window_pages)
+            in_windows.set(load.window_pages - load.free_window_pages)
             running.set(load.sessions - load.waiting)
             waiting.set(load.waiting)
             pages.set(load.total_pages)

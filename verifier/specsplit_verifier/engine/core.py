@@ -79,6 +79,7 @@ class EngineCore:
         """How things stand; a moment old when read from another thread."""
         scheduler, planner = self._scheduler, self._planner
         pool = scheduler.kv.pool
+        windows = pool.windows
         load = Load(
             sessions=self.unfinished,
             waiting=len(scheduler.waiting),
@@ -88,6 +89,9 @@ class EngineCore:
             step_ms=planner.cost.mean_s * 1e3 if self._steps else 0.0,
             page_size=pool.page_size,
             kv_window=pool.window or 0,
+            window=0 if windows is None else windows.window,
+            window_pages=0 if windows is None else windows.total_pages,
+            free_window_pages=0 if windows is None else windows.free_pages,
         )
         return EngineStatistics(
             load=load,

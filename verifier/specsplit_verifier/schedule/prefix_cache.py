@@ -83,13 +83,27 @@ class PrefixCache:
         return pages
 
     def put(self, digests: Sequence[bytes], pages: Slots) -> None:
-        """A session's pages are computed: those whose like is not known yet are here from now on."""
+        """A session's pages are computed: those whose like is not known yet are here from now on.
+
+        So are those whose like has lost its window page, and theirs is there: in the place of that.
+        """
         fresh = {
-            digest: page for digest, page in zip(digests, pages.tolist(), strict=True) if digest not in self._pages
+            digest: page
+            for digest, page in zip(digests, pages.tolist(), strict=True)
+            if digest not in self._pages or self._renews(self._pages[digest], page)
         }
+        stale = [self._pages[digest] for digest in fresh if digest in self._pages]
+        self.idle_changes += bool(stale)
+        for digest in fresh:
+            self._idle.pop(digest, None)
         self._pages.update(fresh)
         self.gains += bool(fresh)
         self._pool.share(np.fromiter(fresh.values(), dtype=np.int64))
+        self._pool.release(np.array(stale, dtype=np.int64))
+
+    def _renews(self, known: int, page: int) -> bool:
+        windows = self._pool.windows
+        return windows is not None and windows.there([known, page]) == b"\x00\x01"
 
     def used(self, digests: Sequence[bytes]) -> None:
         """A session has a text that begins with these pages: the coordinator is told of those, from the front, that are here."""

@@ -55,7 +55,7 @@ class SessionWindows:
 
     def see(self, session: Session, tokens: int) -> None:
         """Hold what a step sees in which the session has so many tokens. Raises OutOfWindowPages."""
-        session.table.see(self._windows.first_seen(session.kv_length), session.kv_length + tokens)
+        session.table.see(session.kv_length, session.kv_length + tokens)
 
     def see_all(self, counts: Iterable[tuple[Session, int]]) -> bool:
         """Hold what a step sees in which sessions have so many tokens each; False if there is no room for all of it."""
@@ -74,6 +74,7 @@ class SessionWindows:
         start = wanted.start // self._size * self._size
         first = self._windows.first_seen(start)
         if session.table.first_in_window <= first:
+            self.drop(session.id)
             return range(start, wanted.stop)
         replay = self._replays.setdefault(session.id, _Replay())
         if replay.end > start and first // self._size < min(replay.held, default=0):
@@ -117,5 +118,5 @@ class SessionWindows:
                 self._windows.hand(scratch, page)
                 self._windows.hold([page])
                 replay.held[number] = page
-        seen = self._windows.first_seen(replay.end) // self._size
+        seen = self._windows.first_seen(stop * self._size) // self._size  # it goes on from the begin of a page
         self._windows.leave(replay.held.pop(number) for number in [*replay.held] if number < seen)
