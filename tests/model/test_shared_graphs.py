@@ -385,7 +385,7 @@ def test_a_rank_that_has_no_room_for_how_a_graph_attends_ends_the_group(two: Sha
     """The others are in the first run of that graph by then."""
 
     class NoMemory(TorchStatic):
-        def forward(self, bucket: Bucket, form: Any, write_slots: torch.Tensor) -> Any:
+        def forward(self, bucket: Bucket, form: Any, write_slots: tuple[torch.Tensor, torch.Tensor]) -> Any:
             if bucket.tokens < BUCKETS.most_tokens:
                 raise torch.OutOfMemoryError("none left")
             return super().forward(bucket, form, write_slots)

@@ -119,7 +119,7 @@ class TorchStatic:
     def fitting(self, rows: Sequence[Row]) -> Sequence[str]:
         return self.forms if sum(row.pages.length for row in rows) <= self._most_tokens else ()
 
-    def forward(self, bucket: Bucket, form: Any, write_slots: Tensor) -> _Replanned:
+    def forward(self, bucket: Bucket, form: Any, write_slots: tuple[Tensor, Tensor]) -> _Replanned:
         return _Replanned(self, bucket, write_slots)
 
     def plan(self, rows: Sequence[Row], bucket: Bucket, form: Any, half: int) -> None:
@@ -133,13 +133,13 @@ class TorchStatic:
 class _Replanned:
     static: TorchStatic
     bucket: Bucket
-    write_slots: Tensor
+    write_slots: tuple[Tensor, Tensor]
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
         planned = self.static.plans[self.bucket]
-        assert torch.equal(planned.write_slots[0], self.write_slots)
+        assert all(map(torch.equal, planned.write_slots, self.write_slots))
         return planned.attend(layer, query, key, value, scaling, extras)
 
 

@@ -174,7 +174,7 @@ class Graphs:
             if (
                 forward_batch is None
             ):  # the first call is not recorded, and what fails in it fails as the capturer has it
-                forward_batch = self._attention.forward(bucket, form, inputs.write_slots)
+                forward_batch = self._attention.forward(bucket, form, (inputs.write_slots, inputs.window_write_slots))
                 for _ in range(2):  # once for each half
                     self._load((), bucket, form)
             return self._outputs.keep(self._program(inputs, forward_batch, layers))

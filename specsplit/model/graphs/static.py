@@ -20,6 +20,8 @@ from specsplit.model.pages.buckets import Bucket
 from specsplit.model.pages.tables import PageTables, RowPages
 from specsplit.model.tensors.upload import Upload
 
+_FIELDS: Final = 5
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
@@ -29,6 +31,8 @@ class Inputs:
     positions: Tensor
     write_slots: Tensor
     """Where the KV of the tokens goes; that of padding goes to the spare page."""
+    window_write_slots: Tensor
+    """The same in layers that see a window."""
     logits_at: Tensor
     """Indices into T of the tokens whose logits are wanted, row by row in the order each row asked, then zeros."""
 
@@ -40,7 +44,7 @@ class StaticInputs:
         """`spare_page` is in the KV cache, and nobody's: padding lives there."""
         self._tables: Final = tables
         self._spare_page: Final = spare_page
-        self._upload: Final = Upload(4 * most_tokens, torch.int64, device)
+        self._upload: Final = Upload(_FIELDS * most_tokens, torch.int64, device)
         self._paddings: dict[int, Row] = {}
         """By number of tokens."""
 
@@ -51,7 +55,7 @@ class StaticInputs:
 
     def of(self, bucket: Bucket) -> Inputs:
         """What a captured forward of this size reads."""
-        return Inputs(*self._upload.memory[: 4 * bucket.tokens].view(4, bucket.tokens))
+        return Inputs(*self._upload.memory[: _FIELDS * bucket.tokens].view(_FIELDS, bucket.tokens))
 
     def padded(self, rows: Sequence[Row], bucket: Bucket) -> list[Row]:
         """The rows, and one more that makes T tokens of them if they are fewer: a chunk on the spare page, over and over."""
@@ -69,18 +73,19 @@ class StaticInputs:
     def load(self, rows: Sequence[Row], bucket: Bucket, half: int) -> None:
         """Copy what `padded` has made of the rows to the device."""
         count = bucket.tokens
-        fields = self._upload.host(half)[: 4 * count].reshape(4, count)
-        fields[3] = 0
+        fields = self._upload.host(half)[: _FIELDS * count].reshape(_FIELDS, count)
+        fields[4] = 0
         start = wanted = 0
         for row in rows:
             stop = start + row.num_tokens
             fields[0, start:stop] = row.tokens
             fields[1, start:stop] = row.positions
             fields[2, start:stop] = self._tables.last_slots(row.pages, row.num_tokens)
-            fields[3, wanted : wanted + len(row.logits_at)] = row.logits_at
-            fields[3, wanted : wanted + len(row.logits_at)] += start
+            fields[4, wanted : wanted + len(row.logits_at)] = row.logits_at
+            fields[4, wanted : wanted + len(row.logits_at)] += start
             start, wanted = stop, wanted + len(row.logits_at)
-        self._upload.send(half, 4 * count)
+        fields[3] = fields[2] if self._tables.windows is None else self._tables.windows.slots_of(fields[2])
+        self._upload.send(half, _FIELDS * count)
 
 
 class StaticOutputs:
@@ -116,8 +121,11 @@ class StaticAttention(Protocol):
         """Forms that pay for rows (at least one), with whatever padding behind them. None if there is no memory to lay them out in."""
         ...
 
-    def forward(self, bucket: Bucket, form: Any, write_slots: Tensor) -> ForwardBatch:
-        """What a captured forward hands to its attention layers; it attends as was planned last for this bucket and form."""
+    def forward(self, bucket: Bucket, form: Any, write_slots: tuple[Tensor, Tensor]) -> ForwardBatch:
+        """What a captured forward hands to its attention layers; it attends as was planned last for this bucket and form.
+
+        `write_slots` [T]: of layers that see all tokens, and of those that see a window.
+        """
         ...
 
     def plan(self, rows: Sequence[Row], bucket: Bucket, form: Any, half: int) -> None:

@@ -32,8 +32,8 @@ from specsplit.model.lm.runner import ModelRunner
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import Geometry
-from specsplit.model.pages.windows import WindowTokens
 from specsplit.model.pages.input_batch import InputBatch
+from specsplit.model.pages.windows import WindowTokens
 from specsplit.ranks.demand import EAGER, Demand
 from specsplit.values import ModelInfo
 

@@ -54,7 +54,7 @@ class ModelRunner:
         kv_cache_dtype: str = "auto",
         window_tokens: WindowTokens | None = None,
     ) -> None:
-        """`kv_cache_dtype`: a name of `STORED`. `window_tokens`: for how many tokens layers are to have room that see a window, where others
+        """`kv_cache_dtype`: a name of `STORED`. `window_tokens`: for how many tokens layers have room that see a window, where others
         see all; None: for all tokens.
 
         Raises LoadError for an attention backend that is not there, or cannot be had for this, and for too little room for one session.

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specsplit.model.pages.geometry import Span
 from specsplit.model.pages.windows import WindowPages
 from specsplit.model.tensors.transfer import UploadArray, on_device
 
@@ -92,6 +93,17 @@ class TablesCopy:
         return tensor
 
 
+class PageLists(Protocol):
+    """Where rows find the pages of what they see."""
+
+    @property
+    def page_size(self) -> int: ...
+
+    def listed(self, row: RowPages) -> Pages:
+        """Pages [n] of a row, on the host."""
+        ...
+
+
 class PageTables:
     """The tables of one pool. Changed on the host by whoever plans forwards, and not while one runs."""
 
@@ -131,6 +143,10 @@ class PageTables:
         """Pages number start <= i < stop of a table: a view, to be read before the next change."""
         return self._matrix[table, start:stop]
 
+    def within(self, span: Span) -> PageLists:
+        """The same for layers that see a span."""
+        return self if self.windows is None or span.size is None else WindowTables(self, self.windows)
+
     def listed(self, row: RowPages) -> Pages:
         """Pages [n] of a row, on the host."""
         count = -(-row.length // self.page_size)
@@ -169,3 +185,20 @@ class PageTables:
         more = count - self._matrix.shape[0], width - self._matrix.shape[1]
         self._matrix = np.pad(self._matrix, ((0, more[0]), (0, more[1])))
         self.slots = np.pad(self.slots, ((0, more[0]), (0, more[1] * self.page_size)))
+
+
+class WindowTables:
+    """The tables of a pool as layers have them that see a window: window pages in the place of pages."""
+
+    def __init__(self, tables: PageTables, windows: WindowPages) -> None:
+        self._tables: Final = tables
+        self._windows: Final = windows
+
+    @property
+    def page_size(self) -> int:
+        """Tokens of a page."""
+        return self._tables.page_size
+
+    def listed(self, row: RowPages) -> Pages:
+        """Window pages [n] of a row, on the host; the spare one for pages that have none."""
+        return self._windows.pages_of(self._tables.listed(row)).astype(np.int32)

@@ -108,6 +108,10 @@ class WindowPages:
             del self._unheld[page]
             self._take(page)
 
+    def pages_of(self, pages: NDArray[np.int32]) -> Ints:
+        """Window pages [n] of pages [n]; the spare one of those that have none."""
+        return self._of[pages]
+
     def slots_of(self, slots: Ints) -> Ints:
         """Where the tokens in slots [n] are kept in these layers, [n]."""
         pages, within = np.divmod(slots, self._page_size)

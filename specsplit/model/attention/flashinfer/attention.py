@@ -129,14 +129,14 @@ class FlashInferAttention:
     def plan(self, batch: InputBatch) -> FlashInferForward:
         kinds = self._paged.kinds
         groups = {
-            (span, by_path): plan_groups(batch.rows, batch.tables, self._whole_mask, span, by_path=by_path)
+            (span, by_path): plan_groups(batch.rows, batch.tables.within(span), self._whole_mask, span, by_path=by_path)
             for span, by_path in dict.fromkeys((kind.span, kind.values_in_keys) for kind in kinds.each)
         }
         planned = [
             [parts.plan(group, self._kv.device) for group in groups[kind.span, kind.values_in_keys]]
             for kind, parts in zip(kinds.each, self._parts, strict=True)
         ]
-        return self._forward(batch.write_slots, planned)
+        return self._forward((batch.write_slots, batch.window_write_slots), planned)
 
     def static(self, tables: PageTables, buckets: Buckets) -> StaticFlashInfer | None:
         """How forwards attend that are captured for these buckets; None over latents, whose kernels have another grid in every forward."""
@@ -145,7 +145,9 @@ class FlashInferAttention:
             return None
         return StaticFlashInfer(self._library, self._paged, self._forward, tables, buckets, self._whole_mask)
 
-    def _forward(self, write_slots: Tensor, groups: Sequence[Sequence[PlannedGroup]]) -> FlashInferForward:
+    def _forward(
+        self, write_slots: tuple[Tensor, Tensor], groups: Sequence[Sequence[PlannedGroup]]
+    ) -> FlashInferForward:
         return FlashInferForward(self._kv, self._library, self._paged.kinds, write_slots, groups)
 
     def _compile(self, kind: Layer, parts: _Parts) -> None:

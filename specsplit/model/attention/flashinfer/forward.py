@@ -136,8 +136,8 @@ class FlashInferForward:
     kv: KVCache
     library: Library
     kinds: Kinds
-    write_slots: Tensor
-    """[T]"""
+    write_slots: tuple[Tensor, Tensor]
+    """[T] of layers that see all tokens, and of those that see a window."""
     groups: Sequence[Sequence[PlannedGroup]]
     """By kind of layers: all new tokens of the batch."""
 
@@ -145,7 +145,7 @@ class FlashInferForward:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
         query = tokens_first(query)
-        self.kv.write(layer, self.write_slots, tokens_first(key), tokens_first(value))
+        self.kv.write(layer, self.write_slots[self.kv.in_window[layer]], tokens_first(key), tokens_first(value))
         sinks = extras[SINKS] if self.kv.geometry.layers[layer].sinks else None
         groups = self.groups[self.kinds.of_layer[layer]]
         if len(groups) == 1:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from specsplit.model.pages.batch import Ints, Mask, Row, Sight, causal_mask
 from specsplit.model.pages.geometry import ALL, Span
-from specsplit.model.pages.tables import Pages, PageTables
+from specsplit.model.pages.tables import PageLists, Pages
 
 WHOLE_MASK: Final = 1 << 15
 """Up to so many elements of the mask (sum of Q * L) trees are masked as a whole: one kernel instead of three."""
@@ -115,7 +115,7 @@ class Layout:
     """The whole pages of the rows that need no mask, for SPLIT alone."""
 
 
-def lay_out(rows: Sequence[Row], tables: PageTables, form: Form, span: Span = ALL) -> Layout:
+def lay_out(rows: Sequence[Row], tables: PageLists, form: Form, span: Span = ALL) -> Layout:
     """Lay rows (at least one) out, which are one behind the other in the batch.
 
     ORDERED is for rows that are all in order; others, which are padding, are seen from their first token on.
@@ -141,7 +141,7 @@ def forms_of(
 
 def plan_groups(
     rows: Sequence[Row],
-    tables: PageTables,
+    tables: PageLists,
     whole_mask: int = WHOLE_MASK,
     span: Span = ALL,
     *,
@@ -242,7 +242,7 @@ def _causal_from(row: Row, span: Span, page_size: int) -> int | None:
     return begin if begin <= length - row.num_tokens and begin % page_size == 0 else None
 
 
-def _in_order(rows: Sequence[Row], tables: PageTables, firsts: Sequence[int]) -> PagedRows:
+def _in_order(rows: Sequence[Row], tables: PageLists, firsts: Sequence[int]) -> PagedRows:
     """`firsts`: the local index from which on each row is seen."""
     size = tables.page_size
     skipped = np.array(firsts) // size
@@ -251,7 +251,7 @@ def _in_order(rows: Sequence[Row], tables: PageTables, firsts: Sequence[int]) ->
     return PagedRows.of(_queries(rows), pages, lengths, size)
 
 
-def _trees(rows: Sequence[Row], tables: PageTables, whole_mask: int, span: Span) -> Layout:
+def _trees(rows: Sequence[Row], tables: PageLists, whole_mask: int, span: Span) -> Layout:
     cuts = [_Cut.of(row, span, tables.page_size) for row in rows]
     return Layout(_masked(cuts, tables)) if _whole_pays(cuts, whole_mask) else Layout(*_split(cuts, tables))
 
@@ -260,14 +260,14 @@ def _whole_pays(cuts: Sequence[_Cut], whole_mask: int) -> bool:
     return not any(cut.num_shared for cut in cuts) or sum(cut.whole_mask for cut in cuts) <= whole_mask
 
 
-def _masked(cuts: Sequence[_Cut], tables: PageTables) -> PagedRows:
+def _masked(cuts: Sequence[_Cut], tables: PageLists) -> PagedRows:
     queries = _queries([cut.row for cut in cuts])
     pages = [tables.listed(cut.row.pages)[cut.first :] for cut in cuts]
     lengths = np.array([cut.num_listed for cut in cuts])
     return PagedRows.of(queries, pages, lengths, tables.page_size).masked([cut.shown() for cut in cuts])
 
 
-def _split(cuts: Sequence[_Cut], tables: PageTables) -> tuple[PagedRows, PagedRows]:
+def _split(cuts: Sequence[_Cut], tables: PageLists) -> tuple[PagedRows, PagedRows]:
     """The rest of the rows, masked, and what their new tokens share."""
     queries = _queries([cut.row for cut in cuts])
     pages = [tables.listed(cut.row.pages) for cut in cuts]
@@ -279,7 +279,7 @@ def _split(cuts: Sequence[_Cut], tables: PageTables) -> tuple[PagedRows, PagedRo
     return seen, PagedRows.of(queries, between, shared, size)
 
 
-def _paths(rows: Sequence[Row], tables: PageTables) -> Layout:
+def _paths(rows: Sequence[Row], tables: PageLists) -> Layout:
     """Every new token as a row, of the slots of what it sees behind the whole pages that all of its row see, which are the prefix."""
     size = tables.page_size
     cuts = [_Cut.of(row, ALL, size) for row in rows]

@@ -145,7 +145,7 @@ class StaticFlashInfer:
         self,
         library: Library,
         kv: PagedKV,
-        attends: Callable[[Tensor, Sequence[Sequence[PlannedGroup]]], FlashInferForward],
+        attends: Callable[[tuple[Tensor, Tensor], Sequence[Sequence[PlannedGroup]]], FlashInferForward],
         tables: PageTables,
         buckets: Buckets,
         whole_mask: int,
@@ -172,11 +172,11 @@ class StaticFlashInfer:
         forms = forms_of(rows, size, self._whole_mask, self._kv.kinds.spans)
         return [form for form, nbytes in forms.items() if nbytes <= _MASK_BYTES]
 
-    def forward(self, bucket: Bucket, form: Form, write_slots: Tensor) -> FlashInferForward:
+    def forward(self, bucket: Bucket, form: Form, write_slots: tuple[Tensor, Tensor]) -> FlashInferForward:
         return self._attends(write_slots, [[parts.planned(bucket, form)] for parts in self._parts_of(bucket)])
 
     def plan(self, rows: Sequence[Row], bucket: Bucket, form: Form, half: int) -> None:
-        layouts = {span: lay_out(rows, self._tables, form, span) for span in self._kv.kinds.spans}
+        layouts = {span: lay_out(rows, self._tables.within(span), form, span) for span in self._kv.kinds.spans}
         for kind, parts in zip(self._kv.kinds.each, self._parts_of(bucket), strict=True):
             parts.plan(layouts[kind.span], form, half)
 
