@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row, ancestor_mask
 from specsplit.model.pages.input_batch import InputBatch
+from specsplit.model.pages.windows import WindowPages
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,34 @@ class Ragged:
             torch.randn(1, heads, total, head_dim, device=device).to(dtype) for heads in (2 * group, 2, 2)
         )
         return query, key, value
+
+
+@st.composite
+def pools(draw: st.DrawFn, geometry: Geometry, page_size: int, most_rows: int = 5, most_tokens: int = 150) -> PagePool:
+    """A pool for `ragged`. Every page has a window page, crosswise, where some layers are bounded, or there are none of them."""
+    count = 4 * most_rows * (most_tokens // page_size + 2)
+    if not geometry.bounded or draw(st.booleans()):
+        return PagePool(count, page_size, geometry.spans)
+    windows = WindowPages(count, count, page_size, geometry.bounded)
+    order = np.random.default_rng(draw(st.integers(0, 99))).permutation(count)
+    if draw(st.booleans()):  # pages that lie side by side have window pages that do too
+        order.sort()
+    windows.hold(order.tolist())
+    return PagePool(count, page_size, geometry.spans, windows)
+
+
+def cache_of(geometry: Geometry, pool: PagePool, dtype: torch.dtype) -> KVCache:
+    """The KV of a pool on a CPU, NaN throughout."""
+    window_slots = 0 if pool.windows is None else pool.num_slots
+    kv = KVCache(geometry, pool.num_slots, dtype, torch.device("cpu"), window_slots=window_slots)
+    for tensor in kv.tensors:
+        tensor.fill_(torch.nan)
+    return kv
+
+
+def slots_in(kv: KVCache, number: int, pool: PagePool, slots: np.ndarray) -> np.ndarray:
+    """Where a layer keeps what is in these slots."""
+    return pool.windows.slots_of(slots) if kv.in_window[number] and pool.windows is not None else slots
 
 
 @st.composite

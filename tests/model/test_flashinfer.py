@@ -32,7 +32,7 @@ from specsplit.model.pages.geometry import ALL, NO_ATTENTION, Layer, Span
 from specsplit.model.pages.input_batch import InputBatch
 from tests.model import documented
 from tests.model.conftest import Saved
-from tests.model.ragged import ragged
+from tests.model.ragged import cache_of, pools, ragged, slots_in
 from tests.model.test_layers import SPANS, new_tokens, slots_of
 from tests.support.rounding import assert_same_sums
 
@@ -70,16 +70,15 @@ def test_layers_of_any_span_soft_cap_and_sinks_are_computed_as_torch_does(data: 
     """Whatever is on pages that lie before all that a row's new tokens see is NaN, and so are layers of another row."""
     page_size = data.draw(st.sampled_from([1, 4, 16]))
     layers = data.draw(st.lists(described(), min_size=1, max_size=4))
-    batches = data.draw(ragged(page_size, most_tokens=120))
-    kv = KVCache(Geometry((*layers, NO_ATTENTION)), batches.pool.num_slots, torch.float32, CPU)
+    geometry = Geometry((*layers, NO_ATTENTION))
+    batches = data.draw(ragged(page_size, most_tokens=120, pool=data.draw(pools(geometry, page_size, most_tokens=120))))
+    kv = cache_of(geometry, batches.pool, torch.float32)
     whole_mask = data.draw(st.sampled_from([0, WHOLE_MASK]))
-    for tensor in kv.tensors:
-        tensor.fill_(torch.nan)
     torch.manual_seed(data.draw(st.integers(0, 99)))
     for number, layer in enumerate(layers):
         for row in batches.rows:
             first = visible(row, layer.span)[0] // page_size * page_size
-            store(kv, number, slots_of(row, batches.pool)[first:])
+            store(kv, number, slots_in(kv, number, batches.pool, slots_of(row, batches.pool)[first:]))
     store(kv, 0, np.zeros(1, dtype=np.int64))  # what it is tried with when it is made
     mine = FlashInferAttention(kv, page_size, library=documented, whole_mask=whole_mask).plan(batches.batch(CPU))
     theirs = TorchAttention(kv, page_size).plan(batches.batch(CPU))

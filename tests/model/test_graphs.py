@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from specsplit.errors import Incompatible
 from specsplit.features import LAST
-from specsplit.model import CausalLM, PageTable, Row, RowPages
+from specsplit.model import CausalLM, PagePool, PageTable, Row, RowPages
 from specsplit.model.attention.flashinfer.attention import FlashInferAttention
 from specsplit.model.graphs import Bucket, Buckets, Halves, StaticAttention, StaticInputs, Upload, capturer
+from specsplit.model.pages.geometry import ALL, Span
+from specsplit.model.pages.windows import WindowPages
 from specsplit.records import Eager, GraphStatistics
 from tests.model import documented
 from tests.model.ragged import ragged
@@ -249,6 +251,19 @@ def test_inputs_of_a_bucket_are_tokens_positions_slots_and_wanted_logits_then_pa
     assert read.logits_at.tolist() == [0, 1, 2, 4, 0, 0, 0, 0]
     full = [Row.chunk(range(6), tables[0].upto(6)), Row.chunk([1, 2], tables[1].upto(2))]
     assert inputs.padded(full, bucket) == full
+
+
+def test_inputs_say_where_layers_with_a_window_keep_their_tokens_and_padding() -> None:
+    windows = WindowPages(8, 3, PAGE_SIZE, [Span(window=5)])
+    pool = PagePool(8, PAGE_SIZE, (ALL, Span(window=5)), windows)
+    table = PageTable(pool)
+    table.reserve(11)
+    table.see(9, 11)
+    inputs, bucket = StaticInputs(pool.tables, pool.spare_page, 4, CPU), Bucket(4, 2)
+    inputs.load(inputs.padded([Row.chunk([1, 2], table.upto(11))], bucket), bucket, 0)
+    read = inputs.of(bucket)
+    assert read.write_slots.tolist() == [9, 10, 32, 33]
+    assert read.window_write_slots.tolist() == [5, 6, 12, 13], "on the second window page, and behind the third"
 
 
 @given(st.integers(1, 9), st.integers(1, 30), st.data())

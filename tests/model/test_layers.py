@@ -18,7 +18,7 @@ from specsplit.model.pages.batch import visible
 from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import ALL, Layer, Span
 from specsplit.model.pages.input_batch import InputBatch
-from tests.model.ragged import Ragged, ragged
+from tests.model.ragged import Ragged, cache_of, pools, ragged, slots_in
 from tests.support.rounding import assert_same_sums
 
 CPU = torch.device("cpu")
@@ -81,12 +81,12 @@ def test_attention_is_that_of_the_description_over_what_is_seen_alone(data: st.D
     """What lies before all that the tokens of a row see is NaN: it must not even be read."""
     page_size = data.draw(st.sampled_from([1, 4, 16]))
     described = data.draw(st.lists(layers(), min_size=1, max_size=4))
-    batch = data.draw(ragged(page_size, most_rows=data.draw(st.sampled_from([1, 4])), most_tokens=70))
+    geometry, most_rows = Geometry(tuple(described)), data.draw(st.sampled_from([1, 4]))
+    pool = data.draw(pools(geometry, page_size, most_rows, 70))
+    batch = data.draw(ragged(page_size, most_rows, 70, pool))
     rows = placed(batch)
     torch.manual_seed(data.draw(st.integers(0, 99)))
-    kv = KVCache(Geometry(tuple(described)), batch.pool.num_slots, torch.float32, CPU)
-    for tensor in kv.tensors:
-        tensor.fill_(torch.nan)
+    kv = cache_of(geometry, batch.pool, torch.float32)
     forward = TorchAttention(kv, page_size).plan(InputBatch(rows, batch.pool.tables, CPU))
     for number, layer in enumerate(described):
         fill(kv, number, rows, batch.pool)
@@ -100,7 +100,7 @@ def fill(kv: KVCache, number: int, rows: list[Row], pool: PagePool) -> None:
     layer = kv.geometry.layers[number]
     for row in rows:
         first = min(seen_of(row, query, layer.span)[0] for query in range(row.num_tokens))
-        slots = slots_of(row, pool)[first:]
+        slots = slots_in(kv, number, pool, slots_of(row, pool)[first:])
         key, value = (torch.randn(len(slots), layer.kv_heads, width) for width in (layer.key_width, layer.value_width))
         kv.write(number, torch.from_numpy(slots), key, value)
 
@@ -121,7 +121,7 @@ def reference(kv: KVCache, number: int, rows: list[Row], pool: PagePool, query: 
     layer, index, out = kv.geometry.layers[number], 0, []
     keys, values = (plane.double() for plane in kv.read(number, slice(None)))
     for row in rows:
-        slots = slots_of(row, pool)
+        slots = slots_in(kv, number, pool, slots_of(row, pool))
         for token in range(row.num_tokens):
             at = torch.from_numpy(slots[seen_of(row, token, layer.span)])
             heads = []
