@@ -119,12 +119,8 @@ def lines(
 
 def pages_used(source: Source, says: str, **style: Any) -> timeseries.Panel:
     """The share of its KV pages that each member has in use."""
-    pairs = {"": (table.KV_PAGES_USED, table.KV_PAGES), " windows": (table.WINDOW_PAGES_USED, table.WINDOW_PAGES)}
-    shares = {which: [source.level(metric, "job, instance") for metric in pair] for which, pair in pairs.items()}
-    shown = [
-        Query(f"{used} / ({there} > 0)", f"{{{{job}}}} {{{{instance}}}}{which}")
-        for which, (used, there) in shares.items()
-    ]
+    used, there = (source.level(metric, "job, instance") for metric in (table.KV_PAGES_USED, table.KV_PAGES))
+    shown = [Query(f"{used} / {there}", "{{job}} {{instance}}")]
     return lines("KV pages used", says, "percentunit", shown, thresholds=limits(0.8, 0.95), top=1, **style)
 
 

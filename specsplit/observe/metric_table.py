@@ -438,14 +438,20 @@ STATE_BYTES = Metric(
     (STATES_OF,),
     unused="what a verifier takes for them at load hardly changes, and its log says it",
 )
+_WINDOWS = "sessions wait for them only where window_kv_tokens is set too low; few targets have any"
 WINDOW_PAGES = Metric(
     "specsplit_window_pages",
     Kind.GAUGE,
     _VERIFIER,
     "Pages of KV of layers that see a window where others see all tokens; 0: these have as many as the others.",
+    unused=_WINDOWS,
 )
 WINDOW_PAGES_USED = Metric(
-    "specsplit_window_pages_used", Kind.GAUGE, _VERIFIER, "Those of them that hold what sessions see of their windows."
+    "specsplit_window_pages_used",
+    Kind.GAUGE,
+    _VERIFIER,
+    "Those of them that hold what sessions see of their windows.",
+    unused=_WINDOWS,
 )
 
 GRAPHS = Metric(
