@@ -38,7 +38,7 @@ class PlacementRequest:
         return self._pages_within(load, load.kv_window)
 
     def window_pages(self, load: Load) -> int:
-        """Those of layers that see a window, where there are pages for these by themselves."""
+        """Window pages that should be free for it, where layers that see a window have pages of their own."""
         return min(load.window_pages, self._pages_within(load, load.window))
 
     def _pages_within(self, load: Load, window: int) -> int:

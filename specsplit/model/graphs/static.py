@@ -32,7 +32,7 @@ class Inputs:
     write_slots: Tensor
     """Where the KV of the tokens goes; that of padding goes to the spare page."""
     window_write_slots: Tensor
-    """The same in layers that see a window."""
+    """Where it goes in layers that see a window."""
     logits_at: Tensor
     """Indices into T of the tokens whose logits are wanted, row by row in the order each row asked, then zeros."""
 

@@ -144,7 +144,7 @@ class PageTables:
         return self._matrix[table, start:stop]
 
     def within(self, span: Span) -> PageLists:
-        """The same for layers that see a span."""
+        """The tables as layers have them that see a span."""
         return self if self.windows is None or span.size is None else WindowTables(self, self.windows)
 
     def listed(self, row: RowPages) -> Pages:
