@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from transformers import DeepseekV3Config
 
 from specsplit.errors import LoadError
@@ -23,7 +24,6 @@ from specsplit.model.attention.flashinfer.kinds import Kinds
 from specsplit.model.attention.flashinfer.plan import WHOLE_MASK, Form, Group, in_order, plan_groups
 from specsplit.model.attention.flashinfer.sinks import with_sinks
 from specsplit.model.attention.flashinfer.workspace import Heads, Workspaces
-from specsplit.model.attention.interface import run_model
 from specsplit.model.attention.softmax import SINKS, attend
 from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.graphs import Bucket, Buckets
@@ -157,7 +157,9 @@ def test_sinks_are_told_by_the_sum_of_weights_alone(
     assert_same_sums(found, expected)
 
 
-@pytest.mark.parametrize("kind", ["llama", "windows", "windows and soft caps", "windows and sinks", "chunks"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "windows", "windows and soft caps", "windows and sinks", "chunks", "delta rules"]
+)
 def test_a_model_gives_the_same_logits_with_either(folders: dict[str, Path], kind: str) -> None:
     gives_the_same_logits_with_either(CausalLM.load(folders[kind], num_pages=8, page_size=4))
 
@@ -173,22 +175,23 @@ def test_a_model_with_latents_gives_the_same_logits_with_either(
 
 
 def gives_the_same_logits_with_either(lm: CausalLM) -> None:
+    expected = logits(lm)
+    vars(lm)["backend"] = FlashInferAttention(lm.kv, 4, library=documented, whole_mask=0)
+    for mine, theirs in zip(logits(lm), expected, strict=True):
+        assert_same_sums(mine, theirs)
+
+
+def logits(lm: CausalLM) -> list[Tensor]:
+    """Of a prompt and of the tree behind it."""
     table = PageTable(lm.pool)
     table.reserve(22)
-    rows = [
-        Row.chunk(range(1, 17), table.upto(16), [7, 15]),
-        Row.tree([3, 1, 4, 1, 5, 9], [-1, 0, 0, 1, 1, 3], table.upto(22)),
-    ]
-    expected = [lm.forward([row]) for row in rows]
-    other = FlashInferAttention(lm.kv, 4, library=documented, whole_mask=0)
-    found = []
-    for row in rows:
-        batch = lm.inputs([row])
-        call = {"position_ids": batch.positions[None], "use_cache": False, "logits_to_keep": batch.logits_at}
-        with torch.inference_mode():
-            found.append(run_model(lm.model, other.plan(batch), input_ids=batch.tokens[None], **call).logits[0])
-    for mine, theirs in zip(found, expected, strict=True):
-        assert_same_sums(mine, theirs)
+    prompt = Row.chunk(range(1, 17), table.upto(16), [7, 15])
+    tree = Row.tree([3, 1, 4, 1, 5, 9], [-1, 0, 0, 1, 1, 3], table.upto(22))
+    of_prompt = lm.forward([prompt])
+    lm.keep_states([(prompt, 15)])
+    both = [of_prompt, lm.forward([tree])]
+    table.release()
+    return both
 
 
 class Noted:
