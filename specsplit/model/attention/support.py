@@ -33,16 +33,17 @@ _WHY: Final = {
 
 
 @contextmanager
-def refusing(what: str) -> Iterator[None]:
-    """Makes a LoadError, `what` and the reason, of whatever is raised in here by code that is not ours. Errors of ours pass."""
+def refusing(what: str, advice: str = "") -> Iterator[None]:
+    """Makes a LoadError, `what`, the reason and `advice`, of whatever is raised in here by code that is not ours. Errors of ours pass."""
     try:
         yield
     except SpecsplitError:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())
+        kind = type(error).__name__
         raise LoadError(
-            f"{what}: {type(error).__name__}: {reason}" if reason else f"{what}: {type(error).__name__}"
+            f"{what}: {kind}: {reason.rstrip('.')}{advice}" if reason else f"{what}: {kind}{advice}"
         ) from error
 
 
@@ -131,7 +132,7 @@ def observe(
     `without`: numbers of layers that may have no attention. Raises LoadError for attention that is not supported.
     """
     recorder = _Recorder(max_context)
-    with torch.inference_mode(), refusing("it fails on a single token"):
+    with torch.inference_mode(), refusing("it fails on a single token", OTHERS):
         forward(recorder)
     return recorder.geometry(num_layers, without)
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
 from specsplit.errors import LoadError
-from specsplit.model.attention.interface import TrialForward, run_model
+from specsplit.model.attention.interface import OTHERS, TrialForward, run_model
 from specsplit.model.attention.support import refusing
 from specsplit.model.pages.passes import Pass
 from specsplit.model.pages.snapshots import States
@@ -112,11 +112,11 @@ def recurrent_modules(model: PreTrainedModel) -> tuple[list[RecurrentModule], Re
 
     None: it has no such modules. Raises LoadError for modules that cannot be run so.
     """
-    with refusing("it fails on a single token"):
+    with refusing("it fails on a single token", OTHERS):
         cache = _WatchedCache(config=model.config)
     if not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers):
         return [], None
-    with refusing("it fails with a cache for the states of its layers"), cache.watching(model):
+    with refusing("it fails with a cache for the states of its layers", OTHERS), cache.watching(model):
         _read(model, cache, [1])
     found = {
         module: RecurrentModule(module, sorted(keys), _layer_in(cache, module)) for module, keys in cache.keys.items()
@@ -124,7 +124,7 @@ def recurrent_modules(model: PreTrainedModel) -> tuple[list[RecurrentModule], Re
     modules = list(found.values())
     if not modules:
         return [], None
-    with refusing("it fails with the states of its layers"):
+    with refusing("it fails with the states of its layers", OTHERS):
         continues = _continues(model, modules)
     if not continues:
         _log.info(
