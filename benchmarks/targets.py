@@ -15,7 +15,7 @@ from benchmarks import latents, report
 from benchmarks.context import Context
 from benchmarks.plots import lines
 from benchmarks.spread import spread
-from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model import CausalLM, Geometry, PageTable, Row
 
 WINDOW = 256
 CONTEXTS = (256, 1024, 4096)
@@ -46,6 +46,11 @@ _LATENT: dict[str, object] = {
     "n_group": 1,
     "topk_group": 1,
 }
+_MIXED: dict[str, object] = {
+    "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "sliding_window": WINDOW,
+    "query_pre_attn_scalar": 32,
+}
 _DELTA: dict[str, object] = {
     "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
     "mlp_only_layers": [0, 1, 2, 3],
@@ -57,6 +62,8 @@ _DELTA: dict[str, object] = {
 KINDS: dict[str, tuple[str, dict[str, object]]] = {
     "all tokens": ("llama", {}),
     "a window": ("mistral", {"sliding_window": WINDOW}),
+    "windows, 3 of 4": ("gemma3_text", _MIXED),
+    "windows, 3 of 4, all kept": ("gemma3_text", _MIXED),
     "latent attention": ("deepseek_v3", _LATENT),
     "latent attention, heads kept": ("deepseek_v3", _LATENT),
     "linear attention, 3 of 4": ("qwen3_next", _DELTA),
@@ -88,13 +95,22 @@ def load(kind: str) -> CausalLM:
     with tempfile.TemporaryDirectory() as folder:
         AutoModelForCausalLM.from_config(config_of(kind)).save_pretrained(folder)
         return CausalLM.load(
-            Path(folder), num_pages=pages, page_size=PAGE, latent_cache=not kind.endswith("heads kept")
+            Path(folder),
+            num_pages=pages,
+            page_size=PAGE,
+            latent_cache=not kind.endswith("heads kept"),
+            window_tokens=None if kind.endswith("all kept") else lambda window: window + READ + 2 * PAGE,
         )
 
 
-def kept_tokens(lm: CausalLM, context: int) -> int:
-    """Tokens of a text of so many whose KV a session holds: whole pages, less those that no layer sees any more."""
-    return lm.pool.pages_for(context) * PAGE - lm.pool.first_seen(context) // PAGE * PAGE
+def kept_bytes(lm: CausalLM, context: int) -> int:
+    """KV that a session holds of so many tokens: of whole pages, less those that no token to come sees in a layer."""
+    kept, windows = 0, lm.pool.windows
+    for layer, in_window in zip(lm.kv.geometry.layers, lm.kv.in_window, strict=True):
+        seen = windows if in_window and windows is not None else lm.pool
+        tokens = lm.pool.pages_for(context) * PAGE - seen.first_seen(context) // PAGE * PAGE
+        kept += tokens * Geometry((layer,)).numbers * lm.kv.stored.itemsize
+    return kept
 
 
 def forwards(lm: CausalLM, repeats: int) -> Iterator[tuple[int, int, list[float]]]:
@@ -104,11 +120,13 @@ def forwards(lm: CausalLM, repeats: int) -> Iterator[tuple[int, int, list[float]
     for context in CONTEXTS:
         while read < context:
             stop = min(read + READ, context)
+            table.see(read, stop)
             chunk = Row.chunk([position % 997 for position in range(read, stop)], table.upto(stop))
             lm.forward([chunk])
             lm.keep_states([(chunk, chunk.num_tokens - 1)])
             read = stop
         for nodes in NODES:
+            table.see(context, context + nodes)
             tree = Row.tree(
                 list(range(nodes)), [-1, *(node // 2 for node in range(nodes - 1))], table.upto(context + nodes)
             )
@@ -130,11 +148,11 @@ def run(context: Context) -> None:
     with context.progress("targets", len(KINDS)) as advance:
         for kind in KINDS:
             lm = load(kind)
-            kv_token = lm.kv.nbytes // lm.kv.num_slots
+            kv_token = lm.kv.geometry.numbers * lm.kv.stored.itemsize
             states = 0 if lm.states is None else lm.states.session_bytes
             for before, nodes, seconds in forwards(lm, repeats):
                 found = spread([each * 1e3 for each in seconds])
-                kept = (kv_token * kept_tokens(lm, before) + states) / 1024
+                kept = (kept_bytes(lm, before) + states) / 1024
                 rows.append({"kind": kind, "kv_token": kv_token, "states": states, "context": before, "kept": round(kept, 1),
                              "nodes": nodes, "median_ms": found.median, "low_ms": found.low, "high_ms": found.high})  # fmt: skip
             advance(kind)
@@ -155,6 +173,7 @@ def run(context: Context) -> None:
 
     notes = [
         "Models of four layers, width 256, random weights, float32. Of a window and of states no more is kept however long the text is.",
+        "Where three layers of four see a window, they have pages of their own (window_kv_tokens), or all pages, as the fourth has.",
         "A recurrent layer takes a tree depth by depth: 8 nodes are four levels here, 32 are six.",
         "Latent attention keeps a latent of 64 numbers and a shared part of 16 of a token and layer, or as heads (latent_cache = off) 8 "
         "keys of 48 and 8 values of 32. What it comes to for models that people run: [latents.md](latents.md).",
