@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from specsplit.model.attention.interface import tokens_first
 from specsplit.model.attention.softmax import attend
 from specsplit.model.pages.kv import KVCache
 
@@ -29,27 +30,28 @@ class RowView(NamedTuple):
 class RowForward:
     """One planned forward of such a row (a ForwardBatch). Its KV must be kept in the type of attention."""
 
-    def __init__(self, kv: KVCache, views: Sequence[RowView], new: tuple[slice, slice]) -> None:
+    def __init__(self, kv: KVCache, views: Sequence[RowView], new: slice, in_window: slice | Tensor) -> None:
         """views: by pattern; slots of a slice are read where they are.
 
-        `new`: the last T slots, of the new tokens, in layers that see all tokens and in those that see a window.
+        new: the last T slots, of the new tokens; in_window: those of layers that see a window, which need not be a run.
         """
         self._kv = kv
         self._layers = kv.geometry.layers
         self._pattern_of = kv.geometry.pattern_of
         self._views = views
-        self._in_window = kv.in_window
-        whole = kv.heads_first(new[0])  # keys, values [1, K, T, D] by layer
-        self._new = whole, whole if new[0] == new[1] else kv.heads_first(new[1])
+        self._in_window = in_window
+        self._new_keys, self._new_values = kv.heads_first(new)  # [1, K, T, D] by layer
         self._seen = [kv.heads_first(slots) if isinstance(slots, slice) else None for slots, _ in views]  # [1, K, L, D]
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        keys, values = self._new[self._in_window[layer]]
-        keys[layer].copy_(key)
-        if not self._layers[layer].values_in_keys:
-            values[layer].copy_(value)
+        if self._kv.in_window[layer]:
+            self._kv.write(layer, self._in_window, tokens_first(key), tokens_first(value))
+        else:
+            self._new_keys[layer].copy_(key)
+            if not self._layers[layer].values_in_keys:
+                self._new_values[layer].copy_(value)
         pattern = self._pattern_of[layer]
         keys, values = self._read(layer, pattern)
         folded = query.reshape(1, keys.shape[1], -1, query.shape[3])

@@ -98,10 +98,7 @@ class TorchAttention:
         new = batch.new_run
         if new is None or not self._kv.in_place:
             return self.gathered(batch)
-        within = batch.in_window(new)
-        if not isinstance(within, slice):
-            return self.gathered(batch)
-        return RowForward(self._kv, self._row_views(batch), (new, within))
+        return RowForward(self._kv, self._row_views(batch), new, batch.in_window(new))
 
     def gathered(self, batch: InputBatch) -> TorchForward:
         """Lay out any rows."""

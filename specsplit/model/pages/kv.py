@@ -117,10 +117,13 @@ class KVCache:
         """Bytes of device memory that the cache takes."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
-    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+    def write(self, layer: int, slots: Tensor | slice, key: Tensor, value: Tensor) -> None:
         """Store key [T, kv_heads, key width] and value [T, kv_heads, value width] of one layer at slots [T]."""
         for plane, new in zip(self._kept[layer], (key, value), strict=False):
-            plane.index_copy_(0, slots, self._as_stored(new))
+            if isinstance(slots, slice):
+                plane[slots].copy_(self._as_stored(new))
+            else:
+                plane.index_copy_(0, slots, self._as_stored(new))
 
     def read(self, layer: int, slots: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer at slots [n] -> [n, kv_heads, width] each, in `dtype`. A slice of that type is no copy."""
