@@ -11,12 +11,22 @@ from rich.console import Console
 from benchmarks import latents, targets
 from benchmarks.context import Context
 
-KINDS = ("all tokens", "a window")
+KINDS = ("all tokens", "a window", "windows, 3 of 4", "windows, 3 of 4, all kept")
 
 
 def test_of_a_window_no_more_is_kept_of_a_longer_text() -> None:
-    kept = {kind: [targets.kept_tokens(targets.load(kind), context) for context in (1024, 4096)] for kind in KINDS}
-    assert kept == {"all tokens": [1024, 4096], "a window": [targets.WINDOW] * 2}
+    """Of each layer, that is."""
+    models = {kind: targets.load(kind) for kind in KINDS}
+    numbers = 4 * 2 * 2 * 32  # of 4 bytes, keys and values of 2 heads, 32 wide
+    kept = {
+        kind: [targets.kept_bytes(lm, context) // numbers for context in (1024, 4096)] for kind, lm in models.items()
+    }
+    assert kept == {
+        "all tokens": [4 * 1024, 4 * 4096],
+        "a window": [4 * targets.WINDOW] * 2,
+        "windows, 3 of 4": [3 * targets.WINDOW + 1024, 3 * targets.WINDOW + 4096],
+        "windows, 3 of 4, all kept": [4 * 1024, 4 * 4096],
+    }
 
 
 def test_what_latent_attention_keeps_is_as_small_as_its_latents() -> None:
