@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig
+from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from specsplit.cli.local import LocalCluster
 from tests.model.conftest import CONFIGS, OTHER_LAYERS, RECURRENT
+from tests.support.greedy import greedy_texts
 from tests.support.slow import slowly
 from tests.support.toys import VOCAB, write_byte_tokenizer
 from tests.system.conftest import SERIAL
@@ -49,20 +50,14 @@ def draft(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def references(folder: Path) -> list[tuple[int, ...]]:
     """What transformers writes behind each prompt."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    config = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=None, pad_token_id=0)
-    with torch.inference_mode():
-        written = [
-            model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)[0].tolist()  # pyright: ignore[reportAttributeAccessIssue]
-            for ids in map(torch.tensor, ([prompt] for prompt in PROMPTS))
-        ]
-    return [tuple(tokens[len(prompt) :]) for tokens, prompt in zip(written, PROMPTS, strict=True)]
+    texts = greedy_texts(folder, PROMPTS, NEW_TOKENS)
+    return [tuple(text[len(prompt) :]) for text, prompt in zip(texts, PROMPTS, strict=True)]
 
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path, draft: Path) -> Iterator[LocalCluster]:
-    """Too few pages for all four sessions at once, so that some are preempted."""
-    pool = {"kv_tokens": 512, "metrics_listen": ""}
+    """Too few pages for all four sessions at once, so that some are preempted; and too few window pages, where layers have these."""
+    pool = {"kv_tokens": 512, "window_kv_tokens": 128, "metrics_listen": ""}
     with LocalCluster(folder, draft, drafters=["standalone", "ngram"], verifier=pool) as started:
         yield started
 

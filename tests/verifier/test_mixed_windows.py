@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GenerationConfig
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from specsplit.errors import LoadError
 from specsplit.features import LAST, FeatureNeed
@@ -17,6 +17,7 @@ from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, PlanChanges, Stopping
 from specsplit_verifier.edge.verifier import Verifier
 from tests.drafter.service_toys import drafter
+from tests.support.greedy import greedy_texts
 from tests.verifier.conftest import decode, recorded, verifier_over
 from tests.verifier.reader import features_of, reading
 
@@ -45,13 +46,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def truth(target: Path) -> list[list[int]]:
     """Prompts with what transformers writes behind them."""
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
-    config = GenerationConfig(do_sample=False, max_new_tokens=150)
-    with torch.inference_mode():
-        return [
-            model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)[0].tolist()  # pyright: ignore[reportAttributeAccessIssue]
-            for ids in map(torch.tensor, ([prompt] for prompt in PROMPTS))
-        ]
+    return greedy_texts(target, PROMPTS, 150)
 
 
 def request(prompt: Sequence[int], endpoint: Endpoint | None = None, tokens: int | None = 150) -> DecodeRequest:
