@@ -33,11 +33,10 @@ def make_room(states: RecurrentStates, settings: VerifierSettings) -> None:
     wanted = settings.step_states_bytes
     limit = states.step_bytes = _share(states.device) if wanted is None else wanted
     if limit < each:
+        unset = "" if wanted is not None else f" of {states.device}, since it is unset"
         raise LoadError(
-            f"step_states_bytes is {limit}, too few for one draft, behind which recurrent layers keep {each} bytes; set it to at least that"
-            if wanted is not None
-            else f"step_states_bytes is unset, which makes it {limit}, as much as is left on {states.device}: too few for one draft, "
-            f"behind which recurrent layers keep {each} bytes; leave more free with a lower max_sessions or kv_tokens"
+            f"step_states_bytes is {limit}{unset}, too few for one draft, behind which recurrent layers keep {each} bytes; set it to at "
+            "least that, and max_sessions or kv_tokens lower if there is no memory for it"
         )
     held = {"session_bytes": each, "sessions_bytes": states.taken.sessions}
     _log.info("states of recurrent layers", extra=fields(**held, step_bytes=limit, step_nodes=limit // each))
