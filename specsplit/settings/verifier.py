@@ -31,7 +31,8 @@ class VerifierSettings(EngineSettings):
     """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used."""
     window_kv_tokens: Count | None = Field(default=None, ge=16)
     """Room in the KV pool of layers that see a window of the tokens, where others see all: a session keeps no more than its window there.
-    Unset: what max_sessions sessions keep at once and a step reads, kv_tokens at most, so that no session waits for it."""
+    Unset: what max_sessions sessions keep at once, as much as one more for a text that is computed again for its features, and what a step
+    reads, kv_tokens at most, so that no session waits for it."""
     prefix_cache: bool = True
     """Sessions whose texts begin alike share the KV of whole pages, of sessions that have ended too until their pages are needed."""
     prefix_features_bytes: Bytes = Field(default=1 << 30, ge=0)
@@ -110,7 +111,7 @@ class VerifierSettings(EngineSettings):
         """Tokens that layers have room for which see a window of so many, where others see all."""
         in_step = max(self.num_draft_tokens, self.max_draft_tokens)
         held = self.page_size * pages_held(self.kv_tokens, in_step, self.page_size, window)
-        return min(self.kv_tokens, self.window_kv_tokens or self.max_sessions * held + self.step_token_budget)
+        return min(self.kv_tokens, self.window_kv_tokens or (self.max_sessions + 1) * held + self.step_token_budget)
 
     @property
     def controller(self) -> Adaptive:

@@ -29,13 +29,12 @@ LEAST = 16 * 5
 """Window tokens of a session that steps alone."""
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mixed")
+def mixed(folder: Path, window: int) -> Path:
+    """Save a model of which one layer sees all tokens, and two a window."""
     torch.manual_seed(3)
     config = Gemma3TextConfig(
         vocab_size=16, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=8, max_position_embeddings=1024, sliding_window=WINDOW,
+        num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=8, max_position_embeddings=1024, sliding_window=window,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"], tie_word_embeddings=False,
         bos_token_id=None, eos_token_id=None, pad_token_id=None, initializer_range=0.4,
     )  # fmt: skip
@@ -44,7 +43,16 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mixed(tmp_path_factory.mktemp("mixed"), WINDOW)
+
+
+@pytest.fixture(scope="module")
 def truth(target: Path) -> list[list[int]]:
+    return written(target)
+
+
+def written(target: Path) -> list[list[int]]:
     """Prompts with what transformers writes behind them."""
     return greedy_texts(target, PROMPTS, 150)
 
@@ -107,12 +115,15 @@ async def test_a_beginning_is_found_again_where_its_window_is_still_there(target
             assert len(other) == 2
 
 
-@pytest.mark.parametrize("tokens", [16 * 64, 16 * 10])
+@pytest.mark.parametrize(("tokens", "budget"), [(16 * 64, 16), (16 * 10, 16), (16 * 10, 120)])
 async def test_a_drafter_that_comes_late_reads_features_of_what_has_left_the_windows(
-    target: Path, truth: list[list[int]], tokens: int
+    target: Path, truth: list[list[int]], tokens: int, budget: int
 ) -> None:
     """They are computed again from the first token on, since layers with a window have no KV of those before it."""
-    limits = {"step_token_budget": 16, "feature_retention": 32, "num_draft_tokens": 12, "window_kv_tokens": tokens}
+    retention = budget + 16
+    limits = {
+        "step_token_budget": budget, "feature_retention": retention, "num_draft_tokens": 12, "window_kv_tokens": tokens
+    }  # fmt: skip
     async with (
         reading(NEED, truth, leaves_after=2) as (_, leaver),
         reading(NEED, truth) as (second, stayer),
@@ -123,7 +134,25 @@ async def test_a_drafter_that_comes_late_reads_features_of_what_has_left_the_win
         text, end = await decode(verifier, request(PROMPTS[0], leaver))
         await second.all_closed()
     assert PROMPTS[0] + text == truth[0]
-    assert sum(step.recomputed_tokens for step in steps) >= len(PROMPTS[0]) - 32
+    assert sum(step.recomputed_tokens for step in steps) >= len(PROMPTS[0]) - retention
     second.check(1, truth[0], features_of(target, truth[0], NEED))
     assert not second.sessions[1].blocked, "it has caught up"
     assert end.speculation.accepted > 10
+
+
+async def test_sessions_that_all_lose_their_drafter_have_its_features_computed_again_in_turn(tmp_path: Path) -> None:
+    """Beside max_sessions windows there is room for that of one text that is computed again, unless a setting says otherwise."""
+    target = mixed(tmp_path, 128)
+    truth = written(target)
+    limits = {"step_token_budget": 16, "feature_retention": 32, "num_draft_tokens": 12, "max_sessions": len(PROMPTS)}
+    async with (
+        reading(NEED, truth, leaves_after=2) as (_, leaver),
+        reading(NEED, truth) as (second, stayer),
+        verifier_over(target, **limits) as verifier,
+    ):
+        steps = recorded(verifier)
+        verifier.engine.post(Roster((leaver, stayer)))
+        results = await asyncio.gather(*(decode(verifier, request(prompt, leaver)) for prompt in PROMPTS))
+    assert [prompt + tokens for prompt, (tokens, _) in zip(PROMPTS, results, strict=True)] == truth
+    assert not any(session.blocked for session in second.sessions.values()), "all have caught up"
+    assert 0 < sum(step.recomputed_tokens for step in steps) < sum(map(len, truth)), "no text is begun anew"

@@ -19,7 +19,6 @@ from specsplit.features import Features
 from specsplit.model.pages.pool import PagePool, PageTable
 from specsplit.model.pages.states import RecurrentStates
 from specsplit.model.pages.tables import RowPages
-from specsplit.model.pages.windows import OutOfWindowPages
 from specsplit.prefix import BLOCK, FIRST_PAGES
 from specsplit.records import KVCounters
 from specsplit.values import pages_held
@@ -209,9 +208,9 @@ class KVCacheManager:
                 replayed = self._replays.place(session.id, positions)
                 placed += [] if replayed is None else [(session, *replayed)]
                 continue
-            self._reserve_most(self._scratch, taken * size + positions.stop - start)
+            self._reserve_scratch(taken * size + positions.stop - start)
             stop = min(positions.stop, start + len(self._scratch) - taken * size)
-            if stop > positions.start and self._see_scratch():
+            if stop > positions.start:
                 count = self.pool.pages_for(stop - start)
                 own = self._scratch.pages(taken, taken + count)
                 placed.append((session, range(start, stop), session.table.upto(stop, own)))
@@ -370,13 +369,13 @@ class KVCacheManager:
             session.table.shrink(session.kv_length + 1)
         return windows.see_all(counts)
 
-    def _see_scratch(self) -> bool:
-        """Hold window pages of the scratch pages, where there are any; False if there are too few."""
-        try:
-            self._scratch.see(0, len(self._scratch))
-        except OutOfWindowPages:
-            return False
-        return True
+    def _reserve_scratch(self, length: int) -> None:
+        """Make room for so many tokens in scratch pages, or for as many as there are pages for, and window pages."""
+        windows, scratch = self.pool.windows, self._scratch
+        if windows is not None:
+            length = min(length, len(scratch) + windows.free_pages * self.pool.page_size)
+        self._reserve_most(scratch, length)
+        scratch.see(0, len(scratch))
 
     def _drop_replays(self, session: Session) -> None:
         self._replays.drop(session.id)

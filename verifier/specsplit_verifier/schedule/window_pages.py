@@ -16,6 +16,8 @@ from specsplit.model.pages.windows import OutOfWindowPages, WindowPages
 from specsplit.values import pages_held
 from specsplit_verifier.sessions.session import Session
 
+_ENDLESS: Final = 1 << 40  # tokens
+
 
 @dataclass(slots=True, eq=False)
 class _Replay:
@@ -69,15 +71,18 @@ class SessionWindows:
     def positions(self, session: Session, wanted: range) -> range:
         """Which positions are computed next of those that are `wanted` again: from a page's begin on, whose window is there.
 
-        Where it is not, the text is computed again from the first token on, some of it in every step.
+        Where it is not, the text is computed again from the first token on, some of it in every step; none is, until there is room for
+        one more window beside those of other texts.
         """
         start = wanted.start // self._size * self._size
         first = self._windows.first_seen(start)
         if session.table.first_in_window <= first:
             self.drop(session.id)
             return range(start, wanted.stop)
+        if session.id not in self._replays and not self._has_room_for_another():
+            return wanted[:0]
         replay = self._replays.setdefault(session.id, _Replay())
-        if replay.end > start and first // self._size < min(replay.held, default=0):
+        if replay.end > start and first // self._size < min(replay.held, default=replay.end // self._size):
             self.drop(session.id)
             replay = self._replays.setdefault(session.id, _Replay())
         start = min(start, replay.end // self._size * self._size)
@@ -107,6 +112,12 @@ class SessionWindows:
         """The room is needed for others."""
         for session in [*self._replays]:
             self.drop(session)
+
+    def _has_room_for_another(self) -> bool:
+        """Whether one more text can be computed again without taking what others will need: with too little, none would get to its end."""
+        whole = pages_held(_ENDLESS, 1, self._size, self._windows.window)
+        lacking = sum(whole - len(replay.held) for replay in self._replays.values())
+        return not self._replays or lacking + whole <= self._windows.free_pages
 
     def _keep(self, replay: _Replay, table: PageTable, first: int, own: Slots) -> None:
         """Keep the full pages of what was computed, in the place of those of its session, and of all of them what is still seen."""
