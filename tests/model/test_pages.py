@@ -191,3 +191,12 @@ def test_window_pages_of_tables_are_their_own_and_a_look_up_is_the_same_however_
     for table in tables:
         table.release()
     assert (pool.free_pages, windows.free_pages) == (64, windows.total_pages)
+
+
+def test_a_table_that_has_seen_no_chunk_yet_and_one_that_is_behind_its_chunk_hold_none_and_know_from_where() -> None:
+    spans = ALL, Span(chunk=8)
+    table = PageTable(PagePool(8, 4, spans, WindowPages(8, 4, 4, spans[1:])))
+    table.reserve(8)
+    assert table.first_in_window == 0
+    table.see(8, 8)  # as a session that begins behind what others have computed
+    assert table.first_in_window == 8

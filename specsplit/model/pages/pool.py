@@ -214,7 +214,7 @@ class PageTable:
 
     def _see(self, windows: WindowPages, seen: range) -> None:
         before = self._seen
-        if seen == before:
+        if (seen.start, seen.stop) == (before.start, before.stop):  # all empty ranges are equal
             return
         pages = self._pool.tables.read(self._number, 0, self._count)
         left = [int(pages[number]) for number in before if number not in seen]
