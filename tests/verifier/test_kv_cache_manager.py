@@ -74,7 +74,7 @@ class Checked(KVCacheManager):
         if windows is None:
             return True
         seen = digests[windows.first_seen(len(digests) * size) // size :]
-        return all(windows.there(self._cache.page(digest) for digest in seen))
+        return all(windows.has(self._cache.page(digest)) for digest in seen)
 
     def tables(self, running: Iterable[Session]) -> list[PageTable]:
         """All that have pages."""
@@ -269,7 +269,7 @@ class Pages(RuleBasedStateMachine):
             self.content[slot] = tuple(session.tokens[: position + 1])
             windows = self.kv.pool.windows
             if windows is not None:
-                assert all(windows.there([slot // self.kv.pool.page_size])), "it has a window page to be written to"
+                assert windows.has(slot // self.kv.pool.page_size), "it has a window page to be written to"
                 (slot,) = windows.slots_of(np.array([slot])).tolist()
                 self.in_window[slot] = self.content[int(slots[position])]
 
@@ -313,7 +313,7 @@ class Pages(RuleBasedStateMachine):
         assert len(self.kv.prefixes) <= sum(holders) - uses.total(), "what the cache does not hold is not told of"
 
     def all_window_pages_are_accounted_for(self, pool: PagePool, windows: WindowPages) -> None:
-        there = [page for page in range(pool.total_pages) if all(windows.there([page]))]
+        there = [page for page in range(pool.total_pages) if windows.has(page)]
         own = windows.slots_of(np.array(there, dtype=np.int64) * pool.page_size) // pool.page_size
         assert len(set(own.tolist())) == len(there) <= windows.total_pages, "no two pages have the same"
         assert all(pool.holders(page) for page in there), "none is kept for a free page"
@@ -322,7 +322,7 @@ class Pages(RuleBasedStateMachine):
         for session in self.scheduler.running.values():
             table = session.table
             seen = range(table.first_in_window // pool.page_size, pool.pages_for(session.kv_length))
-            assert all(windows.there(table.pages(seen.start, max(seen.start, seen.stop)).tolist()))
+            assert all(map(windows.has, table.pages(seen.start, max(seen.start, seen.stop)).tolist()))
             most = pages_held(1 << 40, 40, pool.page_size, windows.window) + pool.pages_for(9)
             assert len(table) // pool.page_size - seen.start <= most or session.prefilling
 

@@ -66,9 +66,9 @@ class WindowPages:
         """Position of the first token that is seen, in any of these layers, by a token at this position, or by one behind it."""
         return first_seen(self._spans, position)
 
-    def there(self, pages: Iterable[int]) -> bytes:
-        """By page, 1 if it has a window page and else 0."""
-        return bytes(int(self._of[page]) != self.total_pages for page in pages)
+    def has(self, page: int) -> bool:
+        """Whether a page has a window page."""
+        return bool(self._of[page] != self.total_pages)
 
     def hold(self, pages: Sequence[int]) -> None:
         """Let one more hold the window pages of these pages, each named once; who has none gets one. Raises OutOfWindowPages."""

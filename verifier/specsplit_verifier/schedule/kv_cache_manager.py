@@ -303,7 +303,7 @@ class KVCacheManager:
             self._prefix(session, stop + 1)
         if self._windows is None:
             return prefix.known
-        return self._windows.begin_at([self._cache.page(digest) for digest in prefix.digests[: prefix.known]])
+        return self._windows.begin_at(prefix.known, lambda number: self._cache.page(prefix.digests[number]))
 
     def _known_within(self, session: Session, full: int) -> int:
         """The most pages of a text, from the front, of which the cache has all that a token behind them sees. They are looked at anew

@@ -103,7 +103,7 @@ class PrefixCache:
 
     def _renews(self, known: int, page: int) -> bool:
         windows = self._pool.windows
-        return windows is not None and windows.there([known, page]) == b"\x00\x01"
+        return windows is not None and windows.has(page) and not windows.has(known)
 
     def used(self, digests: Sequence[bytes]) -> None:
         """A session has a text that begins with these pages: the coordinator is told of those, from the front, that are here."""

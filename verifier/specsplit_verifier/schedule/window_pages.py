@@ -6,7 +6,7 @@ that the prefix cache finds them. Belongs to the engine thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,16 +39,17 @@ class SessionWindows:
         self._size: Final = pool.page_size
         self._replays: Final[dict[int, _Replay]] = {}
 
-    def begin_at(self, pages: Sequence[int]) -> int:
-        """With the first pages of a text known, find how many of them it can begin behind: those that it then sees have window pages."""
-        count = len(pages)
-        while count:
-            seen = pages[self._windows.first_seen(count * self._size) // self._size : count]
-            gap = self._windows.there(seen).rfind(0)
-            if gap < 0:
-                break
-            count -= len(seen) - gap
-        return count
+    def begin_at(self, count: int, page: Callable[[int], int]) -> int:
+        """With the first pages of a text known, find how many of them it can begin behind: those that it then sees have window pages.
+
+        `page` looks one of them up. The last one that it sees and that has none is one before which it can begin at most.
+        """
+        while True:
+            seen = range(self._windows.first_seen(count * self._size) // self._size, count)
+            gap = next((number for number in reversed(seen) if not self._windows.has(page(number))), None)
+            if gap is None:
+                return count
+            count = gap
 
     def has_room(self, tokens: int, in_step: int) -> bool:
         """True if there is room for the window of a text of so many tokens, with up to `in_step` of them in a step."""
