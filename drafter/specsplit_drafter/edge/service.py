@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from specsplit.clock import Clock, SystemClock
 from specsplit.errors import LoadError, SpecsplitError
 from specsplit.interpreter import freeze_heap, switch_often
+from specsplit.model_thread import ModelThread
 from specsplit.ranks.environment import ALONE, RankEnvironment
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.mesh import Mesh
@@ -51,9 +52,10 @@ def service_of(settings: DrafterSettings, environment: RankEnvironment = ALONE) 
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
 
     async def load() -> Drafter:
-        table = await asyncio.to_thread(load_table, settings, clock, environment.number)
+        thread = ModelThread("drafter-engine")
+        table = await thread.load(partial(load_table, settings, clock, environment.number))
         table.rounds = telemetry.rounds()
-        drafter = Drafter(table, servicer, clock, servicer.end_streams)
+        drafter = Drafter(table, servicer, clock, servicer.end_streams, thread)
         servicer.engine = drafter.engine
         telemetry.watch(drafter.engine.statistics)
         return drafter
@@ -77,13 +79,20 @@ def _member(settings: DrafterSettings, server: Server, drafter: Drafter, dialled
 class Drafter:
     """The engine thread, as the event loop sees it."""
 
-    def __init__(self, table: SessionTable, outbox: Outbox, clock: Clock, on_drained: Callable[[], None]) -> None:
-        """Starts the thread. `on_drained` is called when no session is left of a drain."""
+    def __init__(
+        self,
+        table: SessionTable,
+        outbox: Outbox,
+        clock: Clock,
+        on_drained: Callable[[], None],
+        thread: ModelThread | None = None,
+    ) -> None:
+        """Starts the engine. `on_drained` is called when no session is left of a drain. `thread`: see `Engine`."""
         self.failed = asyncio.Event()
         """Set if the engine thread died: a drafter without one must not go on saying SERVING."""
         self._loop = asyncio.get_running_loop()
         self._on_drained = on_drained
-        self.engine = Engine(table, clock, outbox, lambda: self._set(self.failed))
+        self.engine = Engine(table, clock, outbox, lambda: self._set(self.failed), thread)
         self.engine.start()
 
     async def drained(self) -> None:

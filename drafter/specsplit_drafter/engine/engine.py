@@ -9,8 +9,8 @@ is delivered with its answers.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -18,6 +18,7 @@ from typing import Protocol
 from specsplit.clock import Clock
 from specsplit.errors import RankLost, Unavailable
 from specsplit.membership import StartWave
+from specsplit.model_thread import ModelThread, ended
 from specsplit.ranks.rank import Rank
 from specsplit.records import DrafterStatistics
 from specsplit.values import DrafterInfo, Load
@@ -57,8 +58,18 @@ class ExpansionTimes:
 class Engine:
     """Owns the session table. Every public method may be called from any thread; none of them waits but `stop`."""
 
-    def __init__(self, table: SessionTable, clock: Clock, outbox: Outbox, on_failure: Callable[[], None]) -> None:
-        """`on_failure` is called, on the engine's thread, if that thread ends by an error of its own."""
+    def __init__(
+        self,
+        table: SessionTable,
+        clock: Clock,
+        outbox: Outbox,
+        on_failure: Callable[[], None],
+        thread: ModelThread | None = None,
+    ) -> None:
+        """`on_failure` is called, on the engine's thread, if that thread ends by an error of its own.
+
+        `thread`: on which the model was loaded; it ends with the engine. None: one of its own.
+        """
         self._table = table
         self._group = table.proposer.group
         self._clock = clock
@@ -70,7 +81,8 @@ class Engine:
         self._when_idle: Callable[[], None] | None = None
         self._stopping = False
         self._expansion_times = ExpansionTimes()
-        self._thread = threading.Thread(target=self._run, name="drafter-engine", daemon=True)
+        self._thread = thread or ModelThread("drafter-engine")
+        self._running: Future[None] | None = None
 
     @property
     def rank(self) -> Rank | None:
@@ -83,13 +95,15 @@ class Engine:
         return self._table.proposer.info
 
     def start(self) -> None:
-        """Start the engine's thread."""
-        self._thread.start()
+        """Have the thread take events in from now on."""
+        self._running = self._thread.submit(self._run)
 
     def stop(self) -> None:
         """End the thread once all events that have arrived are handled, and wait for that. A second call does nothing."""
         self._inbox.put(Stop())
-        self._thread.join()
+        if self._running is not None:
+            ended(self._running)
+        self._thread.close()
 
     def open_stream(self) -> int:
         """Open the stream of a verifier that has come -> its number."""

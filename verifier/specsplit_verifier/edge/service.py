@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import secrets
@@ -21,6 +20,7 @@ from specsplit.model.lm.paced import CostCurve, Paced
 from specsplit.model.ranks.mesh import TorchMesh
 from specsplit.model.ranks.tensor_group import TensorGroup
 from specsplit.model.tensors.device import check_device
+from specsplit.model_thread import ModelThread
 from specsplit.observe import fields
 from specsplit.ranks.environment import ALONE, RankEnvironment
 from specsplit.ranks.lockstep import Lockstep
@@ -123,8 +123,9 @@ def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE)
     telemetry = Telemetry(settings, server.tracing, clock)
 
     async def load() -> Verifier:
-        runner = await asyncio.to_thread(load_target, settings, clock, environment.number)
-        verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry)
+        thread = ModelThread("engine")
+        runner = await thread.load(partial(load_target, settings, clock, environment.number))
+        verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry, thread)
         info = verifier.info
         facts = {"model": info.model, "vocabulary": info.vocabulary, "max_context": info.max_context}
         runs = {"attention": runner.target.attention, "graphs": runner.target.graph_statistics.captured}

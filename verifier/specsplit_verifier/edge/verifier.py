@@ -11,6 +11,7 @@ from specsplit.clock import Clock
 from specsplit.draft_events import ToDrafter
 from specsplit.errors import SpecsplitError
 from specsplit.membership import PlanOrder
+from specsplit.model_thread import ModelThread
 from specsplit.observe import Tracing
 from specsplit.records import StateBytes
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
@@ -33,13 +34,18 @@ class Verifier:
     """The engine thread, seen from the event loop. Works with or without a gRPC server in front."""
 
     def __init__(
-        self, settings: VerifierSettings, runner: TargetRunner, clock: Clock, telemetry: Telemetry | None = None
+        self,
+        settings: VerifierSettings,
+        runner: TargetRunner,
+        clock: Clock,
+        telemetry: Telemetry | None = None,
+        thread: ModelThread | None = None,
     ) -> None:
-        """Without `telemetry` there are no spans."""
+        """Without `telemetry` there are no spans. `thread`: on which the target was loaded; see `Engine`."""
         self.info: ModelInfo = runner.target.info
         self._settings = settings
         self._wanted = PlanOrder()
-        self.engine = Engine(runner, settings, self, clock)
+        self.engine = Engine(runner, settings, self, clock, thread=thread)
         self.streams = DrafterStreams(settings, clock, self._from_drafter)
         self._loop = asyncio.get_running_loop()
         self._callers = Callers()

@@ -17,8 +17,8 @@ Everything about sessions and mirrors is touched by whichever of the two holds t
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 
 from specsplit.clock import Clock
@@ -27,6 +27,7 @@ from specsplit.features import FeatureNeed
 from specsplit.membership import StartWave
 from specsplit.model.pages.pool import PagePool
 from specsplit.model.pages.states import RecurrentStates
+from specsplit.model_thread import ModelThread, ended
 from specsplit.ranks.rank import Rank
 from specsplit.settings import VerifierSettings
 from specsplit.values import ModelInfo
@@ -61,8 +62,12 @@ class Engine:
         outbox: Outbox,
         clock: Clock,
         inbox: Inbox | None = None,
+        thread: ModelThread | None = None,
     ) -> None:
-        """With an `inbox` that turns the clock where it would wait, all of this runs in the clock's time."""
+        """With an `inbox` that turns the clock where it would wait, all of this runs in the clock's time.
+
+        `thread`: on which the target was loaded; it ends with the engine. None: one of its own.
+        """
         self._outbox = outbox
         self.rank = Rank(runner.lockstep, clock)
         target, recipe, grouped = runner.target, runner.extractor.recipe, not self.rank.alone
@@ -73,7 +78,8 @@ class Engine:
         self._runner = runner
         self._pacer = Alone(self._core) if self.rank.alone else InTurns(self._core, self.rank)
         self._listener = Listener(self._core, self._send, self._inbox, clock)
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread = thread or ModelThread("engine")
+        self._running: Future[None] | None = None
         own = settings.started_together[1] == 1 and "step_timeout_s" not in settings.model_fields_set
         self.watchdog = Watchdog(clock, settings.step_timeout_s, learns=own)
         self._result: StepResult | None = None
@@ -83,8 +89,8 @@ class Engine:
         """True if nobody waits any more for the step that hangs: whatever comes of it goes nowhere."""
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Have the thread step from now on."""
+        self._running = self._thread.submit(self._run)
 
     def post(self, event: Inbound) -> None:
         """Hand an event to the thread."""
@@ -93,9 +99,11 @@ class Engine:
     def stop(self) -> None:
         """End the thread after the step in flight, and wait for it; not for a step that hangs."""
         self.post(Stop())
-        while self._thread.is_alive() and not self.watchdog.expired:
-            self._thread.join(0.1)
-        self._abandoned = self._thread.is_alive()
+        running = self._running
+        while running is not None and not ended(running, 0.1) and not self.watchdog.expired:
+            pass
+        self._abandoned = running is not None and not running.done()
+        self._thread.close()
         self._inbox.close()
 
     def statistics(self) -> EngineStatistics:
