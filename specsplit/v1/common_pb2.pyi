@@ -331,7 +331,7 @@ class WaveReport(_message.Message):
     def __init__(self, number: _Optional[int] = ..., parked: bool = ..., wanted: bool = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("sessions", "waiting", "free_pages", "total_pages", "steps", "step_ms", "page_size", "kv_window", "window", "window_pages", "free_window_pages")
+    __slots__ = ("sessions", "waiting", "free_pages", "total_pages", "steps", "step_ms", "page_size", "kv_window", "layer_window", "window_pages", "free_window_pages")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     FREE_PAGES_FIELD_NUMBER: _ClassVar[int]
@@ -340,7 +340,7 @@ class Load(_message.Message):
     STEP_MS_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     KV_WINDOW_FIELD_NUMBER: _ClassVar[int]
-    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    LAYER_WINDOW_FIELD_NUMBER: _ClassVar[int]
     WINDOW_PAGES_FIELD_NUMBER: _ClassVar[int]
     FREE_WINDOW_PAGES_FIELD_NUMBER: _ClassVar[int]
     sessions: int
@@ -351,7 +351,7 @@ class Load(_message.Message):
     step_ms: float
     page_size: int
     kv_window: int
-    window: int
+    layer_window: int
     window_pages: int
     free_window_pages: int
-    def __init__(self, sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., steps: _Optional[int] = ..., step_ms: _Optional[float] = ..., page_size: _Optional[int] = ..., kv_window: _Optional[int] = ..., window: _Optional[int] = ..., window_pages: _Optional[int] = ..., free_window_pages: _Optional[int] = ...) -> None: ...
+    def __init__(self, sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., steps: _Optional[int] = ..., step_ms: _Optional[float] = ..., page_size: _Optional[int] = ..., kv_window: _Optional[int] = ..., layer_window: _Optional[int] = ..., window_pages: _Optional[int] = ..., free_window_pages: _Optional[int] = ...) -> None: ...

@@ -124,7 +124,7 @@ class Load:
     """Tokens of one KV page; 0: it keeps no KV."""
     kv_window: int = 0
     """Tokens of a text, counted from its end, whose KV a session holds; 0: all."""
-    window: int = 0
+    layer_window: int = 0
     """Where only some layers see a window: the tokens of the widest; else 0."""
     window_pages: int = 0
     """Pages of these layers in all; 0: they have as many as the others."""

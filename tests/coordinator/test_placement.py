@@ -189,7 +189,7 @@ def test_a_text_longer_than_the_pool_fits_where_a_session_holds_a_window_of_it()
 
 def test_a_session_waits_for_window_pages_too_where_only_some_layers_have_a_window() -> None:
     mixed, wanted = holding("mixed", free=99), PlacementRequest([1] * 100, 60, 16)
-    mixed.report = Heartbeat(replace(mixed.load, window=64, window_pages=40, free_window_pages=7))
+    mixed.report = Heartbeat(replace(mixed.load, layer_window=64, window_pages=40, free_window_pages=7))
     assert pages_held(160, 16, 16, 64) == wanted.window_pages(mixed.load) == 6
     assert pages_lacking(mixed, wanted) == 0
     mixed.report = Heartbeat(replace(mixed.load, free_window_pages=4))

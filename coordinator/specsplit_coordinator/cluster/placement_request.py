@@ -39,7 +39,7 @@ class PlacementRequest:
 
     def window_pages(self, load: Load) -> int:
         """Window pages that should be free for it, where layers that see a window have pages of their own."""
-        return min(load.window_pages, self._pages_within(load, load.window))
+        return min(load.window_pages, self._pages_within(load, load.layer_window))
 
     def _pages_within(self, load: Load, window: int) -> int:
         new = EXPECTED_NEW_TOKENS if self._max_new_tokens is None else min(self._max_new_tokens, EXPECTED_NEW_TOKENS)

@@ -128,8 +128,16 @@ def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE)
         verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry, thread)
         info = verifier.info
         facts = {"model": info.model, "vocabulary": info.vocabulary, "max_context": info.max_context}
+        windows = runner.target.pool.windows
         runs = {"attention": runner.target.attention, "graphs": runner.target.graph_statistics.captured}
+        if windows is not None:
+            runs["window_pages"] = windows.total_pages
         _log.info("loaded", extra=fields(**facts, **runs))
+        if settings.window_kv_tokens is not None and windows is None:
+            _log.warning(
+                "window_kv_tokens has no effect: it is as much as kv_tokens, or the target has no layers that see a window beside others "
+                "that see all tokens, or it has recurrent layers or is split over processes, where all layers have room for kv_tokens"
+            )
         return verifier
 
     return Service(

@@ -89,7 +89,7 @@ class EngineCore:
             step_ms=planner.cost.mean_s * 1e3 if self._steps else 0.0,
             page_size=pool.page_size,
             kv_window=pool.window or 0,
-            window=0 if windows is None else windows.window,
+            layer_window=0 if windows is None else windows.window,
             window_pages=0 if windows is None else windows.total_pages,
             free_window_pages=0 if windows is None else windows.free_pages,
         )
