@@ -22,13 +22,20 @@ class ModelThread:
 
     def __init__(self, name: str) -> None:
         self._work: Final[SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]] = SimpleQueue()
+        self._latest: Future[Any] = Future()
+        self._latest.set_result(None)
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, work: Callable[[], R]) -> Future[R]:
         """Have the work done behind all that was submitted before -> its result, or what it raised."""
         done: Future[R] = Future()
+        self._latest = done
         self._work.put((done, work))
         return done
+
+    def idle(self, timeout_s: float | None = None) -> bool:
+        """Wait until all that was submitted is done, for so long at most -> whether it is."""
+        return not wait([self._latest], timeout_s).not_done
 
     async def load(self, work: Callable[[], R]) -> R:
         """Have a model loaded, and wait for that on the event loop. If it raises, or nobody waits any more, the thread ends behind it."""
@@ -52,8 +59,3 @@ class ModelThread:
             except BaseException as error:  # noqa: BLE001 (whoever waits for it gets it)
                 done.set_exception(error)
             del next_work, done, work  # nothing of it is to live on while the thread waits
-
-
-def ended(running: Future[Any], timeout_s: float | None = None) -> bool:
-    """Wait for work, for so long at most -> whether it is over."""
-    return not wait([running], timeout_s).not_done

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -18,7 +17,7 @@ from typing import Protocol
 from specsplit.clock import Clock
 from specsplit.errors import RankLost, Unavailable
 from specsplit.membership import StartWave
-from specsplit.model_thread import ModelThread, ended
+from specsplit.model_thread import ModelThread
 from specsplit.ranks.rank import Rank
 from specsplit.records import DrafterStatistics
 from specsplit.values import DrafterInfo, Load
@@ -82,7 +81,6 @@ class Engine:
         self._stopping = False
         self._expansion_times = ExpansionTimes()
         self._thread = thread or ModelThread("drafter-engine")
-        self._running: Future[None] | None = None
 
     @property
     def rank(self) -> Rank | None:
@@ -96,13 +94,12 @@ class Engine:
 
     def start(self) -> None:
         """Have the thread take events in from now on."""
-        self._running = self._thread.submit(self._run)
+        self._thread.submit(self._run)
 
     def stop(self) -> None:
         """End the thread once all events that have arrived are handled, and wait for that. A second call does nothing."""
         self._inbox.put(Stop())
-        if self._running is not None:
-            ended(self._running)
+        self._thread.idle()
         self._thread.close()
 
     def open_stream(self) -> int:

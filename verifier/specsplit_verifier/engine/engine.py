@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 
 from specsplit.clock import Clock
@@ -27,7 +26,7 @@ from specsplit.features import FeatureNeed
 from specsplit.membership import StartWave
 from specsplit.model.pages.pool import PagePool
 from specsplit.model.pages.states import RecurrentStates
-from specsplit.model_thread import ModelThread, ended
+from specsplit.model_thread import ModelThread
 from specsplit.ranks.rank import Rank
 from specsplit.settings import VerifierSettings
 from specsplit.values import ModelInfo
@@ -79,7 +78,6 @@ class Engine:
         self._pacer = Alone(self._core) if self.rank.alone else InTurns(self._core, self.rank)
         self._listener = Listener(self._core, self._send, self._inbox, clock)
         self._thread = thread or ModelThread("engine")
-        self._running: Future[None] | None = None
         own = settings.started_together[1] == 1 and "step_timeout_s" not in settings.model_fields_set
         self.watchdog = Watchdog(clock, settings.step_timeout_s, learns=own)
         self._result: StepResult | None = None
@@ -90,7 +88,7 @@ class Engine:
 
     def start(self) -> None:
         """Have the thread step from now on."""
-        self._running = self._thread.submit(self._run)
+        self._thread.submit(self._run)
 
     def post(self, event: Inbound) -> None:
         """Hand an event to the thread."""
@@ -99,10 +97,9 @@ class Engine:
     def stop(self) -> None:
         """End the thread after the step in flight, and wait for it; not for a step that hangs."""
         self.post(Stop())
-        running = self._running
-        while running is not None and not ended(running, 0.1) and not self.watchdog.expired:
+        while not self._thread.idle(0.1) and not self.watchdog.expired:
             pass
-        self._abandoned = running is not None and not running.done()
+        self._abandoned = not self._thread.idle(0.0)
         self._thread.close()
         self._inbox.close()
 
