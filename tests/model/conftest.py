@@ -66,6 +66,21 @@ OTHER_LAYERS: dict[str, Callable[[], PretrainedConfig]] = {
         n_group=2,
         topk_group=1,
     ),
+    "latents": lambda: AutoConfig.for_model(
+        "deepseek_v3",
+        **_TINY | {"num_key_value_heads": 4},
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_nope_head_dim=8,
+        qk_rope_head_dim=4,
+        v_head_dim=6,
+        first_k_dense_replace=1,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        n_group=2,
+        topk_group=1,
+    ),
 }
 """Models whose layers see or keep something else than all tokens' keys and values of one shape."""
 _STATES: dict[str, Any] = {
