@@ -8,6 +8,7 @@ operation, to be woken by the next.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -17,8 +18,11 @@ from typing import Any, Final, TypeVar
 R = TypeVar("R")
 
 
+_log = logging.getLogger(__name__)
+
+
 class ModelThread:
-    """Does work in order. It ends with the process, which does not wait for it: what hangs there must not keep it."""
+    """One daemon thread that calls functions in the order in which they are submitted. A process ends without waiting for it."""
 
     def __init__(self, name: str) -> None:
         self._work: Final[SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]] = SimpleQueue()
@@ -27,26 +31,30 @@ class ModelThread:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, work: Callable[[], R]) -> Future[R]:
-        """Have the work done behind all that was submitted before -> its result, or what it raised."""
+        """Call `work` on the thread once all earlier calls have returned -> a future of its result. Whoever submits looks at that."""
         done: Future[R] = Future()
         self._latest = done
         self._work.put((done, work))
         return done
 
     def idle(self, timeout_s: float | None = None) -> bool:
-        """Wait until all that was submitted is done, for so long at most -> whether it is."""
+        """Wait until every submitted call has returned, `timeout_s` seconds at most (None: for ever) -> whether all have."""
         return not wait([self._latest], timeout_s).not_done
 
     async def load(self, work: Callable[[], R]) -> R:
-        """Have a model loaded, and wait for that on the event loop. If it raises, or nobody waits any more, the thread ends behind it."""
+        """Call `work`, which loads a model, and await its result. The thread is closed if it raises, as this then does, or is cancelled."""
         try:
             return await asyncio.wrap_future(self.submit(work))
         except BaseException:
             self.close()
             raise
 
+    def start(self, work: Callable[[], object]) -> None:
+        """Call `work` as `submit` does, for nobody who waits for its result: what it raises is logged."""
+        self.submit(work).add_done_callback(_report)
+
     def close(self) -> None:
-        """End the thread behind all that was submitted."""
+        """End the thread once every submitted call has returned."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -59,3 +67,9 @@ class ModelThread:
             except BaseException as error:  # noqa: BLE001 (whoever waits for it gets it)
                 done.set_exception(error)
             del next_work, done, work  # nothing of it is to live on while the thread waits
+
+
+def _report(done: Future[Any]) -> None:
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        _log.error("work on the thread of the model failed", exc_info=error)

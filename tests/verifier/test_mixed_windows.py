@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,15 @@ import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from specsplit.errors import LoadError
-from specsplit.features import LAST, FeatureNeed
 from specsplit.membership import Roster
-from specsplit.sessions import DecodeRequest
-from specsplit.values import Endpoint, PlanChanges, Stopping
+from specsplit.values import Endpoint
 from specsplit_verifier.edge.verifier import Verifier
 from tests.drafter.service_toys import drafter
 from tests.support.greedy import greedy_texts
 from tests.verifier.conftest import decode, recorded, verifier_over
 from tests.verifier.reader import features_of, reading
+from tests.verifier.test_windows import NEED, PROMPTS, WINDOW, request
 
-WINDOW = 24
-NEED = FeatureNeed(layers=(2, 0, 1, LAST), hidden_size=32)
-SERIAL = PlanChanges(num_steps=6, topk=4, num_draft_tokens=12, draft_ahead=False, wait_budget_us=20_000_000)
-PROMPTS = [[(7 * i * i + k * i + k) % 16 for i in range(300 + 20 * k)] for k in range(4)]
 LEAST = 16 * 5
 """Window tokens of a session that steps alone."""
 
@@ -57,14 +51,10 @@ def written(target: Path) -> list[list[int]]:
     return greedy_texts(target, PROMPTS, 150)
 
 
-def request(prompt: Sequence[int], endpoint: Endpoint | None = None, tokens: int | None = 150) -> DecodeRequest:
-    return DecodeRequest("r", prompt, stopping=Stopping(tokens), plan=SERIAL, drafter=endpoint)
-
-
 def window_pages(verifier: Verifier) -> int:
     windows = verifier.engine._core._scheduler.kv.pool.windows  # pyright: ignore[reportPrivateUsage]
     assert windows is not None
-    return windows.held
+    return windows.total_pages - windows.free_pages
 
 
 @pytest.mark.parametrize("drafted", [False, True])

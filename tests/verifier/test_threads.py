@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from specsplit.errors import LoadError
+from specsplit.model_thread import ModelThread
 from tests.support.drafting import POCKET
 
 THREADS = 3
@@ -47,3 +51,30 @@ def test_steps_start_no_threads_beside_those_that_loading_has_started() -> None:
     in_loading, in_steps = map(int, counted.stdout.split())
     assert in_loading >= THREADS - 1, "the pool of one thread, which works along"
     assert in_steps == 0, "another thread has a pool of its own"
+
+
+def test_what_nobody_waits_for_is_logged_if_it_fails_and_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    thread = ModelThread("toy")
+
+    def fail() -> None:
+        raise ValueError("it is odd")
+
+    thread.start(fail)
+    assert thread.submit(lambda: 7).result(10) == 7 and thread.idle(10)
+    assert "work on the thread of the model failed" in caplog.text and "ValueError: it is odd" in caplog.text
+    thread.close()
+
+
+async def test_a_thread_whose_loading_fails_is_closed() -> None:
+    thread = ModelThread("a thread that fails to load")
+    with pytest.raises(LoadError, match="no such folder"):
+        await thread.load(_refuse)
+    for _ in range(1000):
+        if all(each.name != "a thread that fails to load" for each in threading.enumerate()):
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it goes on")
+
+
+def _refuse() -> None:
+    raise LoadError("no such folder")

@@ -87,7 +87,10 @@ class Drafter:
         on_drained: Callable[[], None],
         thread: ModelThread | None = None,
     ) -> None:
-        """Starts the engine. `on_drained` is called when no session is left of a drain. `thread`: see `Engine`."""
+        """Starts the engine. `on_drained` is called when no session is left of a drain.
+
+        `thread`: on which the model was loaded, and is run; None: a new one.
+        """
         self.failed = asyncio.Event()
         """Set if the engine thread died: a drafter without one must not go on saying SERVING."""
         self._loop = asyncio.get_running_loop()

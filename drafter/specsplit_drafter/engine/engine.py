@@ -94,7 +94,7 @@ class Engine:
 
     def start(self) -> None:
         """Have the thread take events in from now on."""
-        self._thread.submit(self._run)
+        self._thread.start(self._run)
 
     def stop(self) -> None:
         """End the thread once all events that have arrived are handled, and wait for that. A second call does nothing."""

@@ -169,7 +169,8 @@ def _load_weights(
     missing = sorted(notes["missing_keys"])
     if missing:  # transformers would go on with random numbers in their place
         raise _Lacking(
-            f"model folder {folder} lacks {len(missing)} of the weights its config.json asks for, {missing[0]} first"
+            f"model folder {folder} lacks {len(missing)} of the weights its config.json asks for, {missing[0]} first; "
+            f"if no shard of them is missing{OTHERS}"
         )
     check_quantised(folder, model, dtype, quantised=quantised, unexpected=notes["unexpected_keys"])
     return model

@@ -21,7 +21,6 @@ from specsplit.values import pages_held
 
 Ints = NDArray[np.int64]
 
-
 WindowTokens: TypeAlias = Callable[[int], int]
 """From the tokens of the widest window, for how many tokens the layers that see one are to have room."""
 _ENDLESS: Final = 1 << 40  # tokens
@@ -41,6 +40,8 @@ class WindowPages:
         self._spans: Final = spans
         self.window: Final = max(span.size or 0 for span in spans)
         """Tokens that a token sees at most in these layers."""
+        self.session_pages: Final = _session_pages(page_size, self.window)
+        """Window pages that a session holds at most which has one token in a step."""
         self._of = np.full(num_pages + 1, count, dtype=np.int64)
         """By page its window page; the one behind the last where it has none: that is a spare one, and nobody's."""
         self._holders = np.zeros(num_pages, dtype=np.int64)
@@ -51,11 +52,6 @@ class WindowPages:
         self.changes = 0
         """How often a page has got or lost its window page."""
         self._copy: tuple[int, Tensor] | None = None
-
-    @property
-    def held(self) -> int:
-        """Window pages that somebody holds."""
-        return self.total_pages - self.free_pages
 
     @property
     def free_pages(self) -> int:
@@ -153,7 +149,7 @@ def windows_of(geometry: Geometry, num_pages: int, page_size: int, tokens: Windo
     if tokens is None or not geometry.bounded:
         return None
     window = max(span.size or 0 for span in geometry.bounded)
-    pages, least = tokens(window) // page_size, pages_held(_ENDLESS, 1, page_size, window) + 1
+    pages, least = tokens(window) // page_size, _session_pages(page_size, window) + 1
     if pages >= num_pages:
         return None
     if pages < least:
@@ -162,3 +158,7 @@ def windows_of(geometry: Geometry, num_pages: int, page_size: int, tokens: Windo
             f"{least * page_size} at least"
         )
     return WindowPages(num_pages, pages, page_size, geometry.bounded)
+
+
+def _session_pages(page_size: int, window: int) -> int:
+    return pages_held(_ENDLESS, 1, page_size, window)

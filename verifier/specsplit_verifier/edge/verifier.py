@@ -41,7 +41,7 @@ class Verifier:
         telemetry: Telemetry | None = None,
         thread: ModelThread | None = None,
     ) -> None:
-        """Without `telemetry` there are no spans. `thread`: on which the target was loaded; see `Engine`."""
+        """Without `telemetry` there are no spans. `thread`: on which the target was loaded, and is stepped; None: a new one."""
         self.info: ModelInfo = runner.target.info
         self._settings = settings
         self._wanted = PlanOrder()

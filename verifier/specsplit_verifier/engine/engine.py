@@ -88,7 +88,7 @@ class Engine:
 
     def start(self) -> None:
         """Have the thread step from now on."""
-        self._thread.submit(self._run)
+        self._thread.start(self._run)
 
     def post(self, event: Inbound) -> None:
         """Hand an event to the thread."""

@@ -190,7 +190,7 @@ class KVCacheManager:
             self._reserve_most(session.table, session.kv_length + count)
         for session in lacking:
             self._reserve_most(session.table, session.kv_length + session.width)
-        return self._windows is None or self._see(self._windows, stepping, prefilling)
+        return self._windows is None or self._windows.step(stepping, prefilling)
 
     def scratch(self, chunks: Iterable[tuple[Session, range]]) -> list[tuple[Session, range, RowPages]]:
         """Where positions of sessions are recomputed in this step: pages from position 0 to the chunk's end, its own from scratch.
@@ -225,6 +225,8 @@ class KVCacheManager:
             self._windows.end_step()
         self._scratch.release()
         self._cache.features.make_bytes()
+        if self.pool.window is None and self._windows is None:
+            return
         self._replays.end_step()
         for session in running:
             if not session.drafter.lacks_features:
@@ -351,23 +353,6 @@ class KVCacheManager:
         if one.tokens[tokens] != other.tokens[tokens]:
             return False
         return self._prefix(one, page + 1).digests[page] == self._prefix(other, page + 1).digests[page]
-
-    def _see(
-        self, windows: SessionWindows, stepping: Sequence[Session], prefilling: Sequence[tuple[Session, int]]
-    ) -> bool:
-        """Hold what sessions see in the step that is planned: no drafts, and little of prompts, if there is no room for more.
-
-        False if there is none for that.
-        """
-        counts = [*((session, session.width) for session in stepping), *prefilling]
-        if windows.see_all(counts):
-            return True
-        windows.drop_all()
-        for session in stepping:
-            session.table.shrink(len(session.tokens))
-        for session, _ in prefilling:
-            session.table.shrink(session.kv_length + 1)
-        return windows.see_all(counts)
 
     def _reserve_scratch(self, length: int) -> None:
         """Make room for so many tokens in scratch pages, or for as many as there are pages for, and window pages."""

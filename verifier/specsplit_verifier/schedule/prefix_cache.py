@@ -92,14 +92,15 @@ class PrefixCache:
             for digest, page in zip(digests, pages.tolist(), strict=True)
             if digest not in self._pages or self._renews(self._pages[digest], page)
         }
-        stale = [self._pages[digest] for digest in fresh if digest in self._pages]
-        self.idle_changes += bool(stale)
-        for digest in fresh:
-            self._idle.pop(digest, None)
+        stale = {digest: self._pages[digest] for digest in fresh if digest in self._pages}
         self._pages.update(fresh)
         self.gains += bool(fresh)
         self._pool.share(np.fromiter(fresh.values(), dtype=np.int64))
-        self._pool.release(np.array(stale, dtype=np.int64))
+        if stale:
+            self.idle_changes += 1
+            for digest in stale:
+                self._idle.pop(digest, None)
+            self._pool.release(np.fromiter(stale.values(), dtype=np.int64))
 
     def _renews(self, known: int, page: int) -> bool:
         windows = self._pool.windows

@@ -6,7 +6,7 @@ that the prefix cache finds them. Belongs to the engine thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,8 +15,6 @@ from specsplit.model.pages.tables import Slots
 from specsplit.model.pages.windows import OutOfWindowPages, WindowPages
 from specsplit.values import pages_held
 from specsplit_verifier.sessions.session import Session
-
-_ENDLESS: Final = 1 << 40  # tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -60,8 +58,22 @@ class SessionWindows:
         """Hold what a step sees in which the session has so many tokens. Raises OutOfWindowPages."""
         session.table.see(session.kv_length, session.kv_length + tokens)
 
-    def see_all(self, counts: Iterable[tuple[Session, int]]) -> bool:
-        """Hold what a step sees in which sessions have so many tokens each; False if there is no room for all of it."""
+    def step(self, stepping: Sequence[Session], prefilling: Sequence[tuple[Session, int]]) -> bool:
+        """Hold what sessions see in the step that is planned: no drafts, and little of prompts, if there is no room for more.
+
+        `prefilling`: sessions, and how many tokens of their texts the step reads. False if there is no room even for that.
+        """
+        counts = [*((session, session.width) for session in stepping), *prefilling]
+        if self._see_all(counts):
+            return True
+        self.drop_all()
+        for session in stepping:
+            session.table.shrink(len(session.tokens))
+        for session, _ in prefilling:
+            session.table.shrink(session.kv_length + 1)
+        return self._see_all(counts)
+
+    def _see_all(self, counts: Iterable[tuple[Session, int]]) -> bool:
         try:
             for session, tokens in counts:
                 self.see(session, tokens)
@@ -116,7 +128,7 @@ class SessionWindows:
 
     def _has_room_for_another(self) -> bool:
         """Whether one more text can be computed again without taking what others will need: with too little, none would get to its end."""
-        whole = pages_held(_ENDLESS, 1, self._size, self._windows.window)
+        whole = self._windows.session_pages
         lacking = sum(whole - len(replay.held) for replay in self._replays.values())
         return not self._replays or lacking + whole <= self._windows.free_pages
 
