@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 SOURCES := specsplit drafter verifier coordinator scripts benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types floors drift unit format bench lab fire targets gpu gpu-wheels chat protos clean
+.PHONY: help setup demo test lint types floors drift unit format bench lab fire targets gpu gpu-wheels chat peers protos clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -85,6 +85,11 @@ gpu-wheels: $(STAMP) ## the packages that a machine with a GPU may lack, for mak
 chat: $(STAMP) ## a small chat model (fetched once, 92 MB) on this machine; talk with it: specsplit chat
 	@$(BIN)/python -m scripts.chat_model
 	@$(BIN)/specsplit up --model build/chat/target
+
+peers: $(STAMP) ## vLLM, llama.cpp and transformers beside specsplit on this CPU: fetches 2 GB and compiles once, then measures (ROUNDS=3)
+	@$(BIN)/python -m scripts.chat_model
+	@$(BIN)/python -m benchmarks.peers.installing
+	@$(BIN)/python -m benchmarks peers $(if $(ROUNDS),--rounds $(ROUNDS))
 
 protos: $(STAMP) ## write specsplit/v1 from protos/specsplit/v1
 	@$(BIN)/python scripts/generate_protos.py

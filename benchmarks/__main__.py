@@ -2,7 +2,7 @@
 
 NAME: step_overhead, overlap, speedup, acceptance, drafters, features, members, telemetry, trees, targets, startup or, by default, all.
 
-Or `lab`, `adaptive`, `ranks`, `fire` or `gpu`, which have options of their own.
+Or `lab`, `adaptive`, `ranks`, `fire`, `gpu` or `peers`, which have options of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES = (
     "targets",
     "startup",
 )
-COMMANDS = ("lab", "adaptive", "ranks", "fire", "gpu")
+COMMANDS = ("lab", "adaptive", "ranks", "fire", "gpu", "peers")
 
 
 def main() -> None:

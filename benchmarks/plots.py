@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.report import Row
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 Word = Callable[[Row], str]
 """What a row, or its line, is called."""
@@ -40,7 +40,7 @@ def panels(figure: Figure, rows: Sequence[Row], name: str, keys: Mapping[str, st
         panel.tick_params(axis="x", labelsize=6)
 
 
-def sideways(figure: Figure, rows: Sequence[Row], name: Word, key: str, xlabel: str) -> None:
+def sideways(figure: Figure | SubFigure, rows: Sequence[Row], name: Word, key: str, xlabel: str) -> None:
     """A bar for every row, the first on top."""
     panel = figure.subplots()
     panel.barh(range(len(rows)), [float(str(row[key])) for row in rows])
