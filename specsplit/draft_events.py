@@ -32,6 +32,8 @@ class Open:
     """How many of the tokens, from the front, are the prompt's, and were not generated. 0: all of them."""
     step_us: int = 0
     """Microseconds from one step of the verifier to the next; 0: unknown."""
+    scope: bytes = b""
+    """Whose session it is: equal for sessions of one client; empty: like no other session."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ ANYBODY: Final = Identity("", frozenset(CallerRole))
 ANONYMOUS: Final = Identity("", frozenset({CallerRole.CLIENT}))
 """A caller without a token where those are clients."""
 
+_SCOPE_BYTES: Final = 16
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _EXPECTED_ROLES = "a list of some of " + ", ".join(CallerRole)
 
@@ -45,6 +47,14 @@ _EXPECTED_ROLES = "a list of some of " + ", ".join(CallerRole)
 def digest(token: str) -> str:
     """What a tokens file has of a token: its SHA-256 in hexadecimal. Tokens are long and drawn at random, so that no salt is needed."""
     return sha256(token.encode()).hexdigest()
+
+
+def scope_of(name: str, key: bytes) -> bytes:
+    """Say whose a session is to those who are not to know the caller's name: 16 bytes by its name, which nobody who lacks the key can tell.
+
+    Empty for a caller without a name: it may be anybody.
+    """
+    return hmac.digest(key, name.encode(), "sha256")[:_SCOPE_BYTES] if name else b""
 
 
 def roles_of(text: str) -> Mapping[str, Identity]:

@@ -40,6 +40,8 @@ class DecodeRequest:
 
     committed: int = 0
     """How many of the tokens, at the end, were generated earlier, here or elsewhere. They are not sent again, and count as generated."""
+    scope: bytes = b""
+    """Whose session it is (`specsplit.identity.scope_of`), for its drafters; empty: like no other session."""
     session: int = 0
     """The number that the verifier has given the session. This and the next are not part of the message."""
     traceparent: str = ""

@@ -74,7 +74,13 @@ class ReplayProposer(ProposerDefaults):
         self.pages = ProposerPages(0, 0)
 
     def open(
-        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+        self,
+        session: SessionKey,
+        tree: TokenTree,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        prompt_tokens: int = 0,
+        scope: bytes = b"",
     ) -> None:
         """Begin a session."""
         self._sessions[session] = tree, sampling.seed

@@ -55,9 +55,15 @@ class RightProposer:
         return self._proposer.free_kv_slots
 
     def open(
-        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+        self,
+        session: SessionKey,
+        tree: TokenTree,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        prompt_tokens: int = 0,
+        scope: bytes = b"",
     ) -> None:
-        self._proposer.open(session, tree, tokens, sampling, prompt_tokens)
+        self._proposer.open(session, tree, tokens, sampling, prompt_tokens, scope)
         self._trees[session] = tree
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:

@@ -163,6 +163,7 @@ def open_to_wire(event: Open) -> pb.OpenEvent:
         features=common.layout_to_wire(event.features) if event.features.width else None,
         prompt_tokens=event.prompt_tokens,
         step_us=event.step_us,
+        scope=event.scope,
     )
 
 
@@ -189,6 +190,7 @@ def open_from_wire(message: pb.OpenEvent) -> Open:
         common.layout_from_wire(message.features) if message.HasField("features") else FeatureLayout(),
         message.prompt_tokens,
         message.step_us,
+        message.scope,
     )
 
 

@@ -40,6 +40,8 @@ MAX_FEATURE_TOKENS = 65_536
 """Tokens of one features event."""
 MAX_FEATURE_BYTES = 2**30
 """The size of one features event; what `max_message_bytes` allows is less."""
+MAX_SCOPE = 32
+"""Bytes that tell whose session it is."""
 MAX_EVENTS = 2_048
 """Events of one message of a Draft stream."""
 MAX_MALFORMED_EVENTS = 64
@@ -64,6 +66,7 @@ class Limit:
 
 
 _NAME = Limit(length=MAX_NAME)
+_SCOPE = Limit(length=MAX_SCOPE)
 _TOKENS = Limit(entries=MAX_TOKENS)
 _NODES = Limit(entries=MAX_NODES)
 _TREE = Limit(entries=MAX_NODES + 1)
@@ -118,6 +121,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "DraftRequest.events": Limit(entries=MAX_EVENTS),
         "OpenEvent.token_ids": _TOKENS,
         "OpenEvent.traceparent": _NAME,
+        "OpenEvent.scope": _SCOPE,
         "CommitEvent.token_ids": _PATH,
         "FeaturesEvent.data": Limit(length=MAX_FEATURE_BYTES),
         "FeaturesEvent.scales": Limit(length=4 * MAX_FEATURE_TOKENS),
@@ -139,6 +143,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "WatchedStep.accepted": _PATH,
         "DecodeRequest.request_id": _NAME,
         "DecodeRequest.token_ids": _TOKENS,
+        "DecodeRequest.scope": _SCOPE,
         "DrafterAddress.member_id": _NAME,
         "DrafterAddress.address": _NAME,
         "TokensEvent.token_ids": _PATH,

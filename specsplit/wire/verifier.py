@@ -38,6 +38,7 @@ def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
         logprobs=request.logprobs,
         any_drafter=request.any_drafter,
         committed=request.committed,
+        scope=request.scope,
     )
 
 
@@ -64,6 +65,7 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
         message.logprobs if message.HasField("logprobs") else None,
         message.any_drafter,
         message.committed,
+        message.scope,
     )
 
 

@@ -73,9 +73,15 @@ class Checked(ModelProposer):
         self.levels: dict[SessionKey, Sequence[DrawnLevel]] = {}
 
     def open(
-        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+        self,
+        session: SessionKey,
+        tree: TokenTree,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        prompt_tokens: int = 0,
+        scope: bytes = b"",
     ) -> None:
-        super().open(session, tree, tokens, sampling, prompt_tokens)
+        super().open(session, tree, tokens, sampling, prompt_tokens, scope)
         self.samplings[session] = sampling, len(tokens)
         self.known[session] = Known(tree, list(tokens))
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -137,6 +138,13 @@ def test_an_ngram_drafter_fits_any_vocabulary() -> None:
     ((_, grow),) = table.outgoing()[1]
     assert isinstance(grow, Grow)
     assert list(grow.tokens) == [2]
+
+
+def test_the_proposer_hears_whose_each_session_is() -> None:
+    table = table_of(proposer := TableProposer(example_table))
+    for session, scope in enumerate((b"alice", b"", b"bob", b"alice")):
+        table.handle((1, session), replace(open_event([THE, CAT]), scope=scope))
+    assert [proposer.scopes[1, session] for session in range(4)] == [b"alice", b"", b"bob", b"alice"]
 
 
 def test_no_more_sessions_are_taken_than_the_limit_nor_while_draining() -> None:

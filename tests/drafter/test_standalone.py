@@ -91,10 +91,16 @@ class Checked(ModelProposer):
         return {token: float(found[token]) for token in range(len(found)) if found[token] > 0}
 
     def open(
-        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+        self,
+        session: SessionKey,
+        tree: TokenTree,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        prompt_tokens: int = 0,
+        scope: bytes = b"",
     ) -> None:
-        super().open(session, tree, tokens, sampling, prompt_tokens)
-        self.other.open(session, tree, tokens, sampling, prompt_tokens)
+        super().open(session, tree, tokens, sampling, prompt_tokens, scope)
+        self.other.open(session, tree, tokens, sampling, prompt_tokens, scope)
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         super().commit(session, applied)

@@ -68,14 +68,22 @@ class TableProposer(ProposerDefaults):
         self.free_kv_slots = 1 << 30
         self.batches: list[list[Asked]] = []
         self.sessions: dict[SessionKey, list[int]] = {}
+        self.scopes: dict[SessionKey, bytes] = {}
         self._trees: dict[SessionKey, TokenTree] = {}
         self._table = table
 
     def open(
-        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+        self,
+        session: SessionKey,
+        tree: TokenTree,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        prompt_tokens: int = 0,
+        scope: bytes = b"",
     ) -> None:
-        """Keep the tokens."""
+        """Keep the tokens, and whose they are."""
         self.sessions[session], self._trees[session] = list(tokens), tree
+        self.scopes[session] = scope
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         """Keep the tokens."""

@@ -22,7 +22,11 @@ REQUEST = DecodeRequest("r1", (letter("a"),), Sampling(), Stopping(3), PlanChang
 EXAMPLES = (
     decode_to_wire(REQUEST),
     decode_to_wire(DecodeRequest("r2", (letter("x"),) * 20, Sampling(1.0, seed=3), Stopping(2), PlanChanges(), None)),
-    decode_to_wire(DecodeRequest("r3", (1, 2), Sampling(), Stopping(2), PlanChanges(2), Endpoint("d", "127.0.0.1:1"))),
+    decode_to_wire(
+        DecodeRequest(
+            "r3", (1, 2), Sampling(), Stopping(2), PlanChanges(2), Endpoint("d", "127.0.0.1:1"), scope=b"r" * 16
+        )
+    ),
     watch_to_wire("r1"),
 )
 

@@ -37,6 +37,7 @@ from tests.wire.strategies import features, layouts, needs, reads
 
 VOCAB = 50
 u32 = st.integers(0, 2**32 - 1)
+scopes = st.binary(max_size=32)
 tokens = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9).map(tuple)
 samplings = st.builds(
     Sampling,
@@ -74,7 +75,7 @@ stoppings = st.builds(Stopping, st.none() | st.integers(1, 10**6), tokens, st.bo
 endpoints = st.builds(Endpoint, st.text(max_size=8), st.just("host:1"), needs)
 decodes = st.builds(
     DecodeRequest, st.text(max_size=9), tokens, samplings, stoppings, plan_changes, st.none() | endpoints,
-    st.none() | st.integers(0, 20), st.booleans(),
+    st.none() | st.integers(0, 20), st.booleans(), scope=scopes,
 )  # fmt: skip
 resumed = st.builds(
     DecodeRequest, st.text(max_size=9), tokens.filter(lambda ids: len(ids) > 1), samplings, st.just(Stopping()),
@@ -82,7 +83,7 @@ resumed = st.builds(
 )  # fmt: skip
 opens = st.builds(
     Open, tokens, samplings, plans, st.just(Vocabulary(VOCAB)), st.integers(1, 4096), st.text(max_size=9), layouts,
-    st.integers(0, 1), u32,
+    st.integers(0, 1), u32, scopes,
 )  # fmt: skip
 commits = st.builds(Commit, st.integers(1, 2**31), st.integers(0, 2**63), tokens, u32, st.integers(0, 2**63))
 
@@ -143,6 +144,17 @@ def test_draft_responses_round_trip(events: list[tuple[int, ToVerifier]]) -> Non
 def test_decode_requests_round_trip(request: DecodeRequest) -> None:
     data = verifier.decode_to_wire(request).SerializeToString()
     assert verifier.decode_from_wire(verifier_pb2.DecodeRequest.FromString(data), VOCAB) == request
+
+
+def test_a_scope_of_more_than_32_bytes_is_refused_and_who_knows_of_none_says_none() -> None:
+    asked = DecodeRequest("r", (1,), scope=bytes(33))
+    opened = Open((1,), Sampling(), Plan(), Vocabulary(VOCAB), 1, scope=bytes(33))
+    with pytest.raises(InvalidRequest, match="scope: has 33 bytes, expected at most 32"):
+        verifier.decode_from_wire(verifier.decode_to_wire(asked), VOCAB)
+    ((_, refused),) = drafter.draft_request_events(drafter.draft_request([(1, opened)]))
+    assert isinstance(refused, InvalidRequest)
+    assert (refused.field, refused.problem) == ("open.scope", "has 33 bytes, expected at most 32")
+    assert verifier.decode_from_wire(verifier_pb2.DecodeRequest(token_ids=[1]), VOCAB).scope == b""
 
 
 @given(tokens, statistics, st.sampled_from(FinishReason), st.none() | st.integers(0, 9), u32)

@@ -26,6 +26,7 @@ from specsplit.values import PlanChanges, Sampling, Stopping
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
 from specsplit.wire.drafter import drafter_info_from_wire, drafter_info_request
+from specsplit.wire.limits import MAX_SCOPE
 from specsplit.wire.verifier import decode_to_wire
 from specsplit.wire.watching import watch_to_wire
 
@@ -104,7 +105,8 @@ def _operated() -> Iterator[tuple[str, Message]]:
 
 def decoding(known: Known, count: int, drafter: values.Endpoint | None, request_id: str) -> DecodeRequest:
     """The session that ought to bring the first `count` tokens of a known text."""
-    return DecodeRequest(request_id, known.prompt, known.sampling, Stopping(count, ignore_eos=True), _PLAN, drafter)
+    stopping, scope = Stopping(count, ignore_eos=True), request_id.encode()[:MAX_SCOPE]
+    return DecodeRequest(request_id, known.prompt, known.sampling, stopping, _PLAN, drafter, scope=scope)
 
 
 def _reports(member: membership.Member) -> list[Message]:

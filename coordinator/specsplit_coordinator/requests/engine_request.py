@@ -27,6 +27,8 @@ class EngineRequest:
     """Tokens that the context has room for behind the prompt."""
     owner: QueueOwner
     """What stands for the request in the queue."""
+    scope: bytes = b""
+    """Whose its sessions are, for drafters; empty: like no other session."""
 
     @property
     def most(self) -> int:
@@ -58,4 +60,5 @@ class EngineRequest:
             logprobs=request.logprobs,
             any_drafter=request.drafter is None,
             committed=len(answer.tokens),
+            scope=self.scope,
         )

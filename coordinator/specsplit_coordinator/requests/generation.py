@@ -7,6 +7,7 @@ of every choice by itself (`run`): 5. wait for a verifier  6. choose a drafter  
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from specsplit.errors import ContextExceeded, SpecsplitError
+from specsplit.identity import scope_of
 from specsplit.requests import Delta, GenerateEvent, GenerateRequest
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
@@ -48,6 +50,8 @@ class RandomSources:
     """Returns a new seed, 64 bits unsigned."""
     request_id: Callable[[], str]
     """Returns a new request id."""
+    scope_key: Callable[[], bytes] = secrets.token_bytes
+    """Returns a new key of scopes (`specsplit.identity.scope_of`)."""
 
 
 class Generator:
@@ -66,6 +70,7 @@ class Generator:
         self._reader = PromptReader(tokenizer)
         self._cluster = cluster
         self._random = random
+        self._scope_key = random.scope_key()
         self._requests = requests
         self._caps = caps
         self._quotas = quotas
@@ -169,7 +174,10 @@ class Generator:
             tokens = await self._reader.read(request.prompt, target.max_context)
             note("tokens", len(tokens))
         stopping, context_left = self._stopping(request, len(tokens), target), target.max_context - len(tokens)
-        prepared = EngineRequest(request, target.model, tokens, self._seeded(request), stopping, context_left, owner)
+        scope = scope_of(owner.client, self._scope_key)
+        prepared = EngineRequest(
+            request, target.model, tokens, self._seeded(request), stopping, context_left, owner, scope
+        )
         logged.details = RequestDetails(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
         return prepared
 

@@ -177,11 +177,18 @@ class Proposer(Protocol):
         ...
 
     def open(
-        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+        self,
+        session: SessionKey,
+        tree: TokenTree,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        prompt_tokens: int = 0,
+        scope: bytes = b"",
     ) -> None:
         """Begin a session on committed tokens, the root last. Raises Exhausted if its context does not fit now.
 
-        `prompt_tokens`: how many of them, from the front, are the prompt's; 0: all of them.
+        `prompt_tokens`: how many of them, from the front, are the prompt's; 0: all of them. `scope`: equal for sessions of one client,
+        which alone may draw on one another; empty for a session that is like no other.
         """
         ...
 

@@ -104,7 +104,13 @@ class ModelProposer:
         return self.redraws
 
     def open(
-        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+        self,
+        session: SessionKey,
+        tree: TokenTree,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        prompt_tokens: int = 0,
+        scope: bytes = b"",
     ) -> None:
         """Take slots for the committed tokens, whose rows are computed later. Raises OutOfPages."""
         self._ranking.open(session, tokens, sampling, prompt_tokens)

@@ -54,7 +54,13 @@ class NgramProposer(ProposerDefaults):
         return UNBOUNDED
 
     def open(
-        self, session: SessionKey, tree: TokenTree, tokens: Sequence[int], sampling: Sampling, prompt_tokens: int = 0
+        self,
+        session: SessionKey,
+        tree: TokenTree,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        prompt_tokens: int = 0,
+        scope: bytes = b"",
     ) -> None:
         """Index the committed tokens."""
         self._sessions[session] = _Session(SuffixIndex(tokens), tree)

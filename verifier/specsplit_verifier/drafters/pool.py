@@ -133,6 +133,7 @@ class DrafterPool:
             layout,
             session.prompt_length,
             self._step_us,
+            request.scope,
         )
 
     def _feed(self, session: Session, need: FeatureNeed) -> Feed | None:
