@@ -27,6 +27,23 @@ def test_a_write_reaches_one_layer_and_the_named_slots_only() -> None:
     assert not kv.data[1, :, [0, 1, 3, 4, 6, 7]].any()
 
 
+def test_slots_of_one_layer_after_the_other_are_read_into_the_same_memory() -> None:
+    """For fresh memory of some megabytes the system would be asked in every layer of every step."""
+    kv = cache()
+    kv.data.normal_()
+    data, places = kv.data.clone(), set[tuple[int, int]]()
+    for slots in (torch.tensor([5, 2, 7]), torch.tensor([1]), torch.tensor([6, 6])):
+        for layer in range(2):
+            with torch.inference_mode(layer == 0):
+                keys, values = kv.read(layer, slots)
+            assert torch.equal(keys, data[layer, 0, slots]) and torch.equal(values, data[layer, 1, slots])
+            places.add((keys.data_ptr(), values.data_ptr()))
+    assert len(places) == 1
+    assert torch.equal(kv.data, data)
+    keys, _ = kv.read(0, torch.arange(8))
+    assert torch.equal(keys, data[0, 0])
+
+
 def test_overlapping_moves_read_before_they_write() -> None:
     kv = cache()
     kv.data.normal_()

@@ -56,8 +56,6 @@ class KVCache:
         """Tokens that fit."""
         self.dtype: Final = dtype
         """What attention computes in."""
-        self.stored: Final = stored or dtype
-        """What it is kept as."""
         self.device: Final = device
         self.in_window: Final = tuple(window_slots > 0 and layer.span.size is not None for layer in geometry.layers)
         """By layer, whether it has window slots."""
@@ -73,7 +71,7 @@ class KVCache:
                 window_slots if shape.in_window else num_slots,
                 shape.kv_heads,
                 shape.width,
-                dtype=self.stored,
+                dtype=stored or dtype,
                 device=device,
             )
             for shape in order
@@ -87,6 +85,8 @@ class KVCache:
         # By layer: its planes, keys first.
         self._kept = [[apart[tensor][number] for tensor, number in own] for own in self._planes]
         # By layer: [1 or 2, num_slots, kv_heads, width] of what lies side by side, and else two of one plane.
+        self._room: dict[tuple[int, torch.Size], Tensor] = {}
+        # By keys or values, and shape of a slot, on a CPU: where copies are made of slots that are read.
         self._blocks = [
             (self.raw[own[0].tensor][own[0].number : own[0].number + len(own)],)
             if len({plane.tensor for plane in own}) == 1
@@ -108,6 +108,11 @@ class KVCache:
         return keys, values[0] if values else self._within(layer, keys)
 
     @property
+    def stored(self) -> torch.dtype:
+        """What it is kept as."""
+        return self.tensors[0].dtype if self.tensors else self.dtype
+
+    @property
     def in_place(self) -> bool:
         """Whether it is kept in the type that attention computes in, so that nothing of it has to be copied to be read."""
         return self.raw is self.tensors
@@ -126,9 +131,24 @@ class KVCache:
                 plane.index_copy_(0, slots, self._as_stored(new))
 
     def read(self, layer: int, slots: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer at slots [n] -> [n, kv_heads, width] each, in `dtype`. A slice of that type is no copy."""
-        keys, *values = (plane for block in self._blocks[layer] for plane in self._seen(block, slots).unbind())
+        """Keys and values of one layer at slots [n] -> [n, kv_heads, width] each, in `dtype`. A slice of that type is no copy.
+
+        What is read of a list of slots is there until the next one is read.
+        """
+        if isinstance(slots, Tensor) and self.in_place and self.device.type == "cpu":
+            keys, *values = (self._copied(plane, slots, kind) for kind, plane in enumerate(self._kept[layer]))
+        else:
+            keys, *values = (plane for block in self._blocks[layer] for plane in self._seen(block, slots).unbind())
         return keys, values[0] if values else self._within(layer, keys)
+
+    def _copied(self, plane: Tensor, slots: Tensor, kind: int) -> Tensor:
+        """A plane at slots [n], in memory that is taken once: the system would clear all of it anew for every layer."""
+        count, shape = len(slots), plane.shape[1:]
+        room = self._room.get((kind, shape))
+        if room is None or len(room) < count:
+            with torch.inference_mode(False):
+                room = self._room[kind, shape] = torch.empty(count, *shape, dtype=self.dtype)
+        return torch.index_select(plane, 0, slots, out=room[:count])
 
     def heads_first(self, run: slice) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Keys, and values, of a run of n slots: views [1, kv_heads, n, width] by layer. The cache must be `in_place`."""

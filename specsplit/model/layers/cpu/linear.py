@@ -7,6 +7,7 @@ once, a call takes about half the time (docs/adr/0032). These are the operators 
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import lru_cache
 from typing import Final
 
 import torch
@@ -15,12 +16,28 @@ from torch.nn.functional import pad
 
 _ROWS: Final = 16
 """The layout is chosen for about so many rows; it serves from 1 to hundreds about as well as one that is chosen for these."""
-_SIZES: Final = (0, *range(1, 5), *range(6, 17, 2), *range(20, 33, 4), *range(40, 65, 8))
+_SIZES: Final = (0, *range(1, 5), *range(6, 17, 2), *range(20, 33, 4), *range(40, 65, 8), 96, 128)
 """Numbers of rows that there are kernels for. oneDNN makes one for every number that it meets, and keeps each, in half a megabyte."""
-_MOST_ROWS: Final = _SIZES[-1]
-_MISSING: Final = [_SIZES[bisect_left(_SIZES, count)] - count for count in range(_MOST_ROWS + 1)]
-"""Rows that are added to so many."""
+_READING: Final = 14
+"""So many rows of a product take as long as reading the weights does: rather than more of them are added, there are two products."""
+_LEAST: Final = 4 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 1
+"""Fewer rows than these take longer than these do, where weights come from memory."""
+_FAR: Final = 2**20
+"""Bytes of weights that do: of fewer much may be in a cache."""
 _TYPES: Final = (torch.float32, torch.bfloat16)
+
+
+@lru_cache(1024)
+def parts(count: int, least: int) -> tuple[tuple[int, int], ...]:
+    """How so many rows are multiplied: one product after the other, of (rows, rows added to them), with `least` rows at least."""
+    if not count:
+        return ((0, 0),)
+    above = bisect_left(_SIZES, max(count, least))
+    missing = _SIZES[above] - count if above < len(_SIZES) else count
+    if missing <= _READING:
+        return ((count, missing),)
+    below = _SIZES[above - 1]
+    return (below, 0), *parts(count - below, least)
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -37,6 +54,7 @@ class PackedLinear(nn.Module):
         self.weight = torch.empty(weight.shape, dtype=weight.dtype, device="meta")  # some models ask for its type
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)  # some models tie another to it
         self._bias: Final = bias
+        self._least: Final = _LEAST if weight.nbytes >= _FAR else 1
         # Looked up here: a torch that was built without oneDNN has none of these.
         self._product: Final = torch.ops.mkldnn._linear_pointwise.default
         self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
@@ -55,10 +73,14 @@ class PackedLinear(nn.Module):
         """[..., in] -> [..., out]"""
         if rows.dim() > 2 and len(rows) != 1:
             return self(rows.flatten(0, -2)).unflatten(0, rows.shape[:-1])
-        count = rows.shape[-2]
-        if count > _MOST_ROWS:
-            return torch.cat([self(part) for part in rows.split(_MOST_ROWS, dim=-2)], dim=-2)
-        missing = _MISSING[count]
+        split = parts(rows.shape[-2], self._least)
+        if len(split) == 1:
+            return self._multiplied(rows, *split[0])
+        each = zip(rows.split([count for count, _ in split], dim=-2), split, strict=True)
+        return torch.cat([self._multiplied(part, *sizes) for part, sizes in each], dim=-2)
+
+    def _multiplied(self, rows: Tensor, count: int, missing: int) -> Tensor:
+        """[..., count, in] -> [..., count, out], with so many rows added meanwhile."""
         if not missing:
             return self._product(rows, self._packed, self._bias, "none", [], "")
         padded = pad(rows, (0, 0, 0, missing))
