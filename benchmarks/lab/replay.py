@@ -20,6 +20,7 @@ from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.tree import TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Sampling, Stopping, Vocabulary
+from specsplit_drafter.drafts.calibration import DISTANCES
 from specsplit_drafter.drafts.proposer import (
     UNBOUNDED,
     AppliedCommit,
@@ -70,6 +71,7 @@ class ReplayProposer(ProposerDefaults):
         self._sessions: dict[SessionKey, tuple[TokenTree, int]] = {}
         self.info = DrafterInfo(kind, trace.header.drafter, VOCABULARY, CONTEXT)
         self.redraws = self.shares_root = trace.header.by_depth
+        self.distances = DISTANCES if trace.header.by_depth else 1
         self.free_kv_slots = UNBOUNDED
         self.pages = ProposerPages(0, 0)
 

@@ -39,6 +39,7 @@ class RightProposer:
         self.graphs = proposer.graphs
         self.max_depth = proposer.max_depth
         self.redraws = proposer.redraws
+        self.distances = proposer.distances
         self.max_levels = 1  # right tokens are put in after the fact: nothing can be drawn below them before
         self.shares_root = proposer.shares_root
 

@@ -51,13 +51,16 @@ class Original:
         return 0 if self.state is State.CLOSED else self.max_nodes - len(self.tree)
 
     def grow(self, parents: Ints, tokens: Ints, edges: Scores) -> Grow:
-        """Add nodes, given as columns [n], in order, and return the event to send. Parents are slots of the tree; ids are given here.
+        """Add nodes, given as columns [n], in order, and return the event to send. Ids are given here.
 
+        Parents are slots of the tree, or of nodes that come before their children: the slots from `len(tree) + 1` on.
         Raises IllegalEvent if there is no room, an edge is no log-probability, or a parent has a token twice. Nothing is added then.
         """
         self._begin(len(parents))
         ids = np.arange(self._last_id + 1, self._last_id + 1 + len(parents))
-        named = np.where(parents == ROOT, 0, self.tree.ids.take(parents)).tolist()
+        known = len(self.tree)
+        named = np.where(parents == ROOT, 0, self.tree.ids.take(np.minimum(parents, known)))
+        named = np.where(parents > known, self._last_id + parents - known, named).tolist()
         edges = as_sent(edges)
         if not self.tree.extend(ids, parents, tokens, edges):
             self._refuse(parents, tokens, edges)

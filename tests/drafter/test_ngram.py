@@ -8,64 +8,88 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_drafter.drafts.proposer import Children
-from specsplit_drafter.kinds.ngram import NgramProposer, rank
-from specsplit_drafter.kinds.suffix import LONGEST, Context, SuffixIndex
-from tests.drafter.toys import Handled
+from specsplit.speculation import Grow, Mirror
+from specsplit.tree import ROOT
+from specsplit.values import Plan, Sampling, Vocabulary
+from specsplit_drafter.drafts.proposer import FrontierPart, WholeTree
+from specsplit_drafter.engine.session_table import SessionTable
+from specsplit_drafter.kinds.continuations import DEEPEST, MOST_NODES, Continuation, behind, continuations, draw
+from specsplit_drafter.kinds.ngram import NgramProposer
+from specsplit_drafter.kinds.shared_texts import SharedTexts
+from specsplit_drafter.kinds.suffix import LONGEST, Text
+from tests.drafter.toys import open_event, table_of
 
-TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
-
-
-def all_matches(sequence: Sequence[int], committed: int) -> dict[int, int]:
-    """By the definition: every earlier position that reads the same, and for how many tokens."""
-    end, found = len(sequence) - 1, {}
-    for position in range(end):
-        length = 0
-        while length <= position and length < LONGEST and sequence[position - length] == sequence[end - length]:
-            length += 1
-        starts_committed = position - length + 1 < committed
-        if length and starts_committed:
-            found[position] = length
-    return found
+TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
+WORDS = Vocabulary(1000, "ab" * 32)
+KEY = (1, 1)
 
 
-def context_of(index: SuffixIndex, path: Sequence[int]) -> Context:
-    context = index.committed
-    for token in path:
-        context = index.child(context, token)
-    return context
+def common_suffix(text: Sequence[int], end: int, ending: Sequence[int]) -> int:
+    """Count the tokens before place `end` that read as another text ends."""
+    length = 0
+    while length < min(end, len(ending), LONGEST) and text[end - 1 - length] == ending[-1 - length]:
+        length += 1
+    return length
 
 
-@given(TEXTS, st.lists(st.integers(0, 3), max_size=6))
-def test_matches_along_a_path_are_those_of_the_definition(text: list[int], path: list[int]) -> None:
-    matches = dict(context_of(SuffixIndex(text, recent=100), path).matches)
-    assert matches == all_matches([*text, *path], len(text))
-
-
-@given(st.lists(TEXTS, min_size=1, max_size=5))
-def test_an_index_that_grew_is_the_index_of_the_whole_text(parts: list[list[int]]) -> None:
-    grown = SuffixIndex(parts[0])
-    for part in parts[1:]:
-        grown.extend(part)
-    whole = SuffixIndex([token for part in parts for token in part])
-    assert grown.committed == whole.committed
-
-
-@given(TEXTS, st.lists(st.integers(0, 3), max_size=4), st.integers(1, 6))
-def test_candidates_are_distinct_descending_and_sum_to_at_most_one(
-    text: list[int], path: list[int], count: int
+@given(TEXTS, TEXTS, st.integers(1, 8), st.booleans())
+def test_matches_are_the_longest_of_the_definition_and_of_equals_the_latest(
+    words: list[int], others: list[int], most: int, own: bool
 ) -> None:
-    index = SuffixIndex(text)
-    found = rank(index, context_of(index, path), count)
-    probabilities = np.exp([raw for _, raw in found])
-    assert len({token for token, _ in found}) == len(found) <= count
-    assert (np.diff(probabilities) <= 0).all()
-    assert probabilities.sum() <= 1 + 1e-9
+    text = Text(words)
+    ending = text.ending if own else Text(others).ending
+    lengths = {end: common_suffix(words, end, words if own else others) for end in range(1, len(words))}
+    best = sorted((end for end in lengths if lengths[end]), key=lambda end: (-lengths[end], -end))[:most]
+    found = text.matches(ending, most)
+    assert sorted(zip((found.ends - LONGEST).tolist(), found.lengths.tolist(), strict=True)) == sorted(
+        (end, lengths[end]) for end in best
+    )
 
 
-def ranked(text: Sequence[int]) -> list[tuple[int, float]]:
-    index = SuffixIndex(text)
-    return [(token, round(math.exp(raw), 4)) for token, raw in rank(index, index.committed, 8)]
+@given(st.lists(st.lists(st.integers(0, 9), max_size=300), max_size=6), st.sampled_from([None, 1, 7, 64]))
+def test_a_text_holds_the_latest_of_what_was_appended_and_no_more_than_it_may(
+    parts: list[list[int]], most: int | None
+) -> None:
+    text = Text((), most)
+    for part in parts:
+        text.append(part)
+    whole = [token for part in parts for token in part]
+    kept = text.tokens.tolist()
+    assert kept == whole[len(whole) - len(kept) :]
+    if most is None:
+        assert kept == whole
+    else:
+        assert min(len(whole), most // 2) <= len(kept) <= most
+
+
+@given(TEXTS, st.integers(1, 8))
+def test_what_follows_a_match_is_the_text_and_then_what_is_drafted(words: list[int], count: int) -> None:
+    text = Text(words)
+    for place in range(1, len(words)):
+        (found,) = text.following(np.array([LONGEST + place]), count).tolist()
+        after = words[place : place + count]
+        assert found == [*after, *(-2 - drafted for drafted in range(count - len(after)))]
+
+
+@pytest.mark.parametrize("words", [[7] * 40_000, list(range(500)) * 80])
+def test_a_long_text_that_repeats_itself_is_matched_at_its_latest_places(words: list[int]) -> None:
+    text = Text(words)
+    found = text.matches(text.ending, 16)
+    assert found.lengths.tolist() == [LONGEST] * 16
+    period = 1 if words[0] == words[1] else 500
+    assert (found.ends - LONGEST).tolist() == [len(words) - period * back for back in range(16, 0, -1)]
+
+
+def drawn(words: Sequence[int], children: int = 8) -> WholeTree:
+    text = Text(words)
+    return draw(continuations(text, text.matches(text.ending, 16)), children)
+
+
+def ranked(words: Sequence[int]) -> list[tuple[int, float]]:
+    """The candidates of the root, and their probabilities."""
+    children = drawn(words).children
+    pairs = zip(children.tokens[0].tolist(), children.log_probabilities[0].tolist(), strict=True)
+    return [(token, round(math.exp(raw), 4)) for token, raw in pairs if raw > -math.inf]
 
 
 def test_the_longest_match_speaks_first_and_shorter_ones_get_what_it_leaves() -> None:
@@ -90,45 +114,180 @@ def test_text_never_seen_has_no_children() -> None:
     assert ranked([1, 2, 3]) == []
 
 
-def test_a_long_match_is_surer_than_a_short_one() -> None:
-    (_, short), *_ = ranked([1, 2, 1])
-    (_, long), *_ = ranked([7, 8, 9, 1, 2, 7, 8, 9, 1])
-    assert short < long
-
-
-def expand(session: Handled, *ids: int) -> list[int]:
-    found = session.expand(*ids)
-    assert isinstance(found, Children)
-    return found.tokens[0].tolist()
+def test_a_match_is_followed_for_eight_tokens_by_each_that_matched() -> None:
+    once = [Continuation(1, list(range(DEEPEST)))]
+    assert behind(tuple(range(7)), once, 4)
+    assert not behind(tuple(range(8)), once, 4)
+    assert behind(tuple(range(8)), [Continuation(2, list(range(DEEPEST)))], 4)
 
 
 def test_a_tree_follows_the_repetition_and_goes_on_into_its_own_drafts() -> None:
-    session = Handled(NgramProposer(children=4), [1, 2, 3, 1, 2])
-    session.grow((0, 3), (1, 1), (2, 2))
-    assert expand(session) == [3]
-    assert expand(session, 1) == [1]
-    assert expand(session, 2) == [2]
-    assert expand(session, 3)[0] == 3  # the tokens after this match are drafts themselves
+    tree = drawn([1, 2, 3, 1, 2])
+    path = [row[0] for row in tree.children.tokens.tolist()]
+    assert path[:7] == [3, 1, 2, 3, 1, 2, 3]
 
 
-@pytest.mark.parametrize("hit", [True, False])
-def test_a_commit_extends_the_index_and_survivors_can_be_built_upon(hit: bool) -> None:
-    proposer = NgramProposer(children=4)
-    session = Handled(proposer, [1, 2, 3, 1, 2])
-    session.grow((0, 3), (1, 1), (2, 2))
-    expand(session)
-    expand(session, 1)
-    expand(session, 2)
-    if hit:
-        session.commit(0, 3)
-        assert expand(session, 3) == [3]
-    else:
-        session.commit(0, 2)
-        assert expand(session) == [2, 3]
-    proposer.close(session.key)
+@given(TEXTS, st.integers(1, 6))
+def test_a_drawn_tree_names_parents_first_and_its_candidates_are_distinct_descending_and_sum_to_at_most_one(
+    words: list[int], count: int
+) -> None:
+    tree = drawn(words, count)
+    tokens, probabilities = tree.children.tokens.tolist(), np.exp(tree.children.log_probabilities)
+    assert tree.above[0] == -1
+    for row, (above, token) in enumerate(zip(tree.above, tree.tokens, strict=True)):
+        assert above < row
+        assert row == 0 or token in tokens[above]
+    links = list(zip(tree.above, tree.tokens, strict=True))
+    assert len(set(links)) == len(links)
+    for row, of_row in zip(tokens, probabilities, strict=True):
+        named = [token for token, probability in zip(row, of_row, strict=True) if probability > 0]
+        assert len(set(named)) == len(named) <= count
+    assert (np.diff(probabilities, axis=1) <= 0).all()
+    assert (probabilities.sum(axis=1) <= 1 + 1e-9).all()
+    assert len(tree.above) <= MOST_NODES + 1
 
 
-def test_a_session_that_repeats_one_token_stays_cheap_and_predicts_it() -> None:
-    index = SuffixIndex([7] * 5000)
-    assert len(index.committed.matches) <= 64
-    assert [token for token, _ in ranked([7] * 50)] == [7]
+def test_outputs_of_one_scope_are_shared_and_of_none_are_not() -> None:
+    shared = SharedTexts(tokens=100, scopes=2)
+    proposer = NgramProposer(4, shared=shared)
+    answer(proposer, b"ann", [9, 9], [5, 6, 7, 8])
+    assert guess(proposer, b"ann", [1, 5, 6]) == 7
+    assert guess(proposer, b"bob", [1, 5, 6]) is None
+    assert guess(proposer, b"", [1, 5, 6]) is None
+    answer(proposer, b"", [9, 9], [1, 2, 3])
+    assert guess(proposer, b"", [1, 2]) is None, "a session without a scope leaves nothing behind"
+
+
+def test_a_prompt_is_not_shared_and_neither_is_what_stands_between_two_outputs() -> None:
+    proposer = NgramProposer(4, shared=SharedTexts(tokens=100, scopes=2))
+    answer(proposer, b"ann", [1, 2, 3], [4, 5])
+    answer(proposer, b"ann", [1, 2, 3], [6, 7])
+    assert guess(proposer, b"ann", [1, 2]) is None
+    assert guess(proposer, b"ann", [0, 5]) is None, "the end of one output is not followed by the next"
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.lists(st.integers(0, 9), max_size=30)), max_size=20))
+def test_shared_texts_keep_the_scopes_used_last_and_no_more_tokens_than_they_may(
+    outputs: list[tuple[bytes, list[int]]],
+) -> None:
+    shared = SharedTexts(tokens=40, scopes=2)
+    for scope, output in outputs:
+        shared.add(scope, output)
+    last = list(dict.fromkeys(scope for scope, output in reversed(outputs) if output))
+    for scope in (b"a", b"b", b"c"):
+        kept = shared.of(scope)
+        assert len(kept) <= 40
+        assert bool(len(kept)) is (scope in last[:2])
+
+
+def answer(proposer: NgramProposer, scope: bytes, prompt: list[int], output: list[int]) -> None:
+    """A whole session of a client."""
+    tree = open_tree(proposer, scope, [*prompt, *output], len(prompt))
+    assert tree is not None
+    proposer.close(KEY)
+
+
+def guess(proposer: NgramProposer, scope: bytes, prompt: list[int]) -> int | None:
+    """The likeliest token behind a new prompt of a client."""
+    tree = open_tree(proposer, scope, prompt, len(prompt))
+    proposer.close(KEY)
+    return int(tree.children.tokens[0, 0]) if tree.children.tokens.size else None
+
+
+def open_tree(proposer: NgramProposer, scope: bytes, tokens: list[int], prompt_tokens: int) -> WholeTree:
+    mirror = Mirror(1, tokens[-1], len(tokens) - 1, 64, 1000)
+    proposer.open(KEY, mirror.tree, tokens, Sampling(), prompt_tokens, scope)
+    (tree,) = proposer.expand([FrontierPart(KEY, np.array([ROOT]))])
+    return tree
+
+
+class Followed:
+    """A session of a table whose verifier steps along a text that is known, over all nodes that it has."""
+
+    def __init__(self, prompt: list[int], output: list[int], plan: Plan | None = None, max_nodes: int = 64) -> None:
+        self.table: SessionTable = table_of(NgramProposer(4))
+        self.mirror = Mirror(1, prompt[-1], len(prompt) - 1, max_nodes, 1000)
+        self.left = output
+        self.grows: list[list[Grow]] = []
+        """Those behind the open and behind every commit."""
+        self.expansions: list[int] = []
+        opened = open_event(prompt, vocabulary=WORDS, plan=plan or Plan(num_steps=8), max_nodes=max_nodes)
+        self.table.handle(KEY, opened)
+
+    def draft(self) -> None:
+        """Have the drafter do all that it will do before the next commit."""
+        self.expansions.append(0)
+        self.grows.append([])
+        while self.table.expand():
+            self.expansions[-1] += 1
+            assert self.expansions[-1] < 100
+            self._deliver()
+        self._deliver()
+
+    def step(self, most: int = 64) -> None:
+        """Accept what `most` nodes of the tree have of the text, the root counted, and commit one token more."""
+        draft = self.mirror.take(most, 8, 16)
+        places = {pair: index for index, pair in enumerate(zip(draft.parents, draft.tokens, strict=True))}
+        path = [0]
+        while len(path) < len(self.left) and (path[-1], self.left[len(path) - 1]) in places:
+            path.append(places[path[-1], self.left[len(path) - 1]])
+        commit, _ = self.mirror.commit(draft, path, self.left[len(path) - 1])
+        self.left = self.left[len(path) :]
+        self.table.handle(KEY, commit)
+
+    def _deliver(self) -> None:
+        for _, answer in self.table.outgoing().get(1, []):
+            assert isinstance(answer, Grow)
+            self.grows[-1].append(answer)
+            self.mirror.grow(answer)
+        original = self.table.growth_of(KEY).original.tree
+        assert self.mirror.tree.ids.tolist() == original.ids.tolist()
+        assert self.mirror.tree.scores.tolist() == original.scores.tolist()
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=30), st.lists(st.integers(0, 4), min_size=1, max_size=40))
+def test_every_commit_is_answered_by_one_expansion_and_one_message_that_says_that_the_drafter_rests(
+    prompt: list[int], output: list[int]
+) -> None:
+    session = Followed(prompt, output)
+    while session.left:
+        session.draft()
+        session.step()
+    assert set(session.expansions) == {1}
+    assert all(len(grows) == 1 and grows[0].resting for grows in session.grows)
+
+
+def test_what_survives_a_hit_keeps_its_ids_and_the_tree_grows_on_below_it() -> None:
+    text = list(range(10, 40))
+    session = Followed([*text, 10, 11], text[2:], plan=Plan(num_steps=4))
+    session.draft()
+    tree = session.mirror.tree
+    before = {int(token): int(node) for token, node in zip(tree.tokens, tree.ids, strict=True)}
+    session.step(most=3)
+    session.draft()
+    after = {int(token): int(node) for token, node in zip(tree.tokens, tree.ids, strict=True)}
+    assert before.keys() == {*text[1:11]}, "nine levels, and the root"
+    assert after.keys() == {*text[4:14]}
+    assert all(after[token] == before[token] for token in before.keys() & after.keys())
+
+
+def test_a_plan_that_rests_draws_nothing_and_one_that_speculates_again_does() -> None:
+    session = Followed([1, 2, 3, 1, 2], [3, 1, 2, 3], plan=Plan(num_steps=0))
+    session.draft()
+    assert session.expansions == [0]
+    session.table.handle(KEY, Plan(num_steps=4))
+    session.draft()
+    assert session.expansions == [0, 1]
+    assert session.grows[1][0].tokens
+
+
+def test_the_plan_and_the_room_bound_the_tree() -> None:
+    text = list(range(30))
+    for plan, max_nodes, nodes in (
+        (Plan(num_steps=2), 64, 5),
+        (Plan(num_steps=2, draft_ahead=False), 64, 2),
+        (Plan(num_steps=16), 7, 7),
+    ):
+        session = Followed([*text, 0], text[1:], plan=plan, max_nodes=max_nodes)
+        session.draft()
+        assert len(session.mirror.tree) == nodes

@@ -5,6 +5,9 @@ session as a committed sequence whose last token is the root, and the session's 
 expanded in a later expansion than its parent, and at most once, or with a kind that redraws at most once after every commit. A root stands
 in a frontier alone, or with a kind that shares it, with nodes whose parents are not the root.
 
+A kind for which a whole tree costs next to nothing draws that in the place of children, whenever a root is expanded: its nodes are expanded
+by it already. It redraws, and gives 1 as its `max_depth`, since nothing but the root is ever asked for.
+
 A kind may *descend*: expand the best children of a frontier in the same expansion, and theirs, several levels deep. It scores them by a
 `Scoring`, and returns all levels. `growth` decides which of these become nodes, and names them with `assign_levels`.
 
@@ -99,8 +102,21 @@ class DrawnLevel:
     children: Children
 
 
-ExpansionOutcome: TypeAlias = Children | SpecsplitError | None
-"""The outcome of an expansion for one session: children, None for not yet, or an error, after which the session must be closed."""
+@dataclass(frozen=True, slots=True)
+class WholeTree:
+    """All that a kind draws below a root in one expansion: the root and n - 1 nodes below it, parents first, each with its candidates."""
+
+    above: Sequence[int]
+    """[n] row of each node's parent; -1 for the root, which is the first."""
+    tokens: Sequence[int]
+    """[n], of which the root's is not looked at."""
+    children: Children
+    """[n, c]; the nodes, but for the root, are among the candidates of their parents."""
+
+
+ExpansionOutcome: TypeAlias = Children | WholeTree | SpecsplitError | None
+"""The outcome of an expansion for one session: children of the nodes, or a whole tree below the root; None for not yet; or an error,
+after which the session must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +192,11 @@ class Proposer(Protocol):
         """Levels that one expansion can draw, the frontier's own counted; 1 for a kind that does not descend."""
         ...
 
+    @property
+    def distances(self) -> int:
+        """How many distances from the last true feature are calibrated apart; 1 for a kind that reads none."""
+        ...
+
     def open(
         self,
         session: SessionKey,
@@ -245,6 +266,7 @@ class ProposerDefaults:
     max_depth: int = UNBOUNDED
     redraws: bool = False
     shares_root: bool = False
+    distances: int = 1
 
     def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
         """Refuse features: nothing reads them."""

@@ -22,8 +22,8 @@ from specsplit.speculation import Commit, Grow, Original
 from specsplit.tree import Ints
 from specsplit.values import Plan
 from specsplit.wire.common import check_tokens
-from specsplit_drafter.drafts.calibration import DISTANCES, Calibrations
-from specsplit_drafter.drafts.proposer import Children, ExpansionOutcome, FrontierPart, Proposer, SessionKey
+from specsplit_drafter.drafts.calibration import Calibrations
+from specsplit_drafter.drafts.proposer import Children, ExpansionOutcome, FrontierPart, Proposer, SessionKey, WholeTree
 from specsplit_drafter.engine.rounds import Rounds
 from specsplit_drafter.growth.cost import ExpansionCost, expansions_per_message
 from specsplit_drafter.growth.cost_benefit import CostBenefit
@@ -91,7 +91,7 @@ class SessionTable:
 
     def __init__(self, proposer: Proposer, limits: TableLimits, clock: Clock, pace: Pace = unpaced) -> None:
         self.proposer = proposer
-        self.calibrations = Calibrations(DISTANCES if proposer.redraws else 1)
+        self.calibrations = Calibrations(proposer.distances)
         self.rounds = Rounds()
         """The records of traced sessions; set before there are any sessions, if some are to be traced."""
         self.draining = False
@@ -202,14 +202,20 @@ class SessionTable:
             case None:
                 growth.postpone()
                 growth.stalled = self.proposer.stalled(part.session)
+            case WholeTree():
+                growth.add_tree(expansion)
+                self._count(part.session, len(expansion.tokens))
             case Children():
                 below = growth.add_children(expansion)
                 if part.scoring is not None:
                     self.proposer.assign_levels(part.session, below)
                 expanded = len(part.slots) + sum(int(np.count_nonzero(slots >= 0)) for slots in below)
                 self.expansion_cost.useful_levels = max(self.expansion_cost.useful_levels, len(below))
-                self.counts.expanded_nodes += expanded
-                self.rounds.expanded(part.session, expanded)
+                self._count(part.session, expanded)
+
+    def _count(self, session: SessionKey, expanded: int) -> None:
+        self.counts.expanded_nodes += expanded
+        self.rounds.expanded(session, expanded)
 
     def outgoing(self) -> Outgoing:
         """Take the answers that are to be sent now, by stream."""

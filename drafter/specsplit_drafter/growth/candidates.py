@@ -7,13 +7,14 @@ makes one of its ancestors the root, its survival rises, and it may become a nod
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from specsplit.tree import ROOT, Flags, Ints, Scores, TokenTree, as_sent
 from specsplit_drafter.drafts.calibration import DistanceCalibration
-from specsplit_drafter.drafts.proposer import Children
+from specsplit_drafter.drafts.proposer import Children, WholeTree
+from specsplit_drafter.growth.placement import Placement, PlacementLimits, Rescored, place
 
 NO_NODES: Final[Ints] = np.empty(0, dtype=np.int64)
 NO_EDGES: Final[Scores] = np.empty(0)
@@ -84,14 +85,6 @@ class Candidates:
         return Candidates(parents.take(alive), self.tokens.take(alive), self.edges.take(alive))
 
 
-class Rescored(NamedTuple):
-    """Nodes and their new edges."""
-
-    slots: Ints
-    """[n], ascending."""
-    edges: Scores
-
-
 class CandidatePool:
     """One session's candidates, and the raw children of every expanded node."""
 
@@ -142,6 +135,20 @@ class CandidatePool:
         new = np.where(same.any(axis=1), drawn, np.minimum(old, least.take(rows)))
         changed = new != old
         return Rescored(slots.compress(changed), new.compress(changed))
+
+    def place(self, drawn: WholeTree, limits: PlacementLimits) -> Placement:
+        """Find what is to become of a tree that was drawn below the root; `expanded` must follow once its nodes are there."""
+        distances = np.zeros(len(drawn.tokens), dtype=np.int64)
+        return place(
+            drawn,
+            as_sent(self._calibration.log_probabilities(drawn.children.log_probabilities, distances)),
+            self._tree,
+            limits,
+        )
+
+    def expanded(self, slots: Ints, rows: Ints, children: Children) -> None:
+        """Keep the children [n, c] of the nodes of a tree that was drawn whole: row `rows[i]` is of the node `slots[i]`."""
+        self._expansions.data[slots], self._rows.data[slots], self._distances.data[slots] = children, rows, 0
 
     @property
     def shifts(self) -> Scores:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from specsplit.tree import ROOT, Flags, Ints, TokenTree, likeliest
+
+_ROOT_ALONE: Final[Ints] = np.array([ROOT])
+_NONE: Final[Ints] = np.empty(0, dtype=np.int64)
 
 
 class ExpandableNodes:
@@ -83,6 +88,8 @@ class ExpandableNodes:
 
     def _rank(self) -> Ints:
         tree = self._tree
+        if self.max_depth == 1:
+            return _ROOT_ALONE if not self._taken.data[ROOT] and tree.root_position < self.deepest else _NONE
         worthwhile = tree.scores >= tree.root_score + self._floor
         worthwhile &= tree.positions < self.deepest
         ready = worthwhile & self._ready()

@@ -21,11 +21,12 @@ from specsplit.speculation import Commit, Grow, Original
 from specsplit.tree import ROOT, Flags, Ints, Scores
 from specsplit.values import Plan
 from specsplit_drafter.drafts.calibration import DistanceCalibration
-from specsplit_drafter.drafts.proposer import UNBOUNDED, AppliedCommit, Children, DrawnLevel, Scoring
+from specsplit_drafter.drafts.proposer import UNBOUNDED, AppliedCommit, Children, DrawnLevel, Scoring, WholeTree
 from specsplit_drafter.growth.candidates import CandidatePool
 from specsplit_drafter.growth.cost import FREE, LinearCost, best_width
 from specsplit_drafter.growth.cost_benefit import CostBenefit
 from specsplit_drafter.growth.expandable import ExpandableNodes
+from specsplit_drafter.growth.placement import PlacementLimits
 from specsplit_drafter.growth.unsent import UnsentGrows
 
 _NO_SLOTS: Final[Ints] = np.empty(0, dtype=np.int64)
@@ -134,6 +135,19 @@ class Growth:
             kept.append(slots)
         return kept
 
+    def add_tree(self, drawn: WholeTree) -> None:
+        """Make nodes of what was drawn below the root, which was taken, and give new edges to those that are nodes already."""
+        self._chosen = _NO_SLOTS
+        self._expansions += 1
+        self._unsent.mark_busy()
+        limits = PlacementLimits(math.log(self.cost_benefit.floor), self._levels(), self.original.free_nodes)
+        placed = self._candidate_pool.place(drawn, limits)
+        if len(placed.rescored.slots):
+            self._unsent.add(self.original.rescore(*placed.rescored))
+        if len(placed.tokens):
+            self._unsent.add(self.original.grow(placed.parents, placed.tokens, placed.edges))
+        self._candidate_pool.expanded(placed.slots, placed.rows, drawn.children)
+
     def _add_level(self, slots: Ints, children: Children) -> None:
         if len(children.tokens) != len(slots):
             raise ValueError(f"children of {len(children.tokens)} nodes, expected those of {len(slots)}")
@@ -189,9 +203,12 @@ class Growth:
             self._unsent.add(self.original.grow(new.parents, new.tokens, new.edges))
 
     def _depth(self) -> int:
-        """Count the levels below the root that the tree may have."""
-        plan = self.plan
-        return min(2 * plan.num_steps + 1 if plan.draft_ahead else plan.num_steps, self._max_depth)
+        """Count the levels below the root that nodes may be expanded at."""
+        return min(self._levels(), self._max_depth)
+
+    def _levels(self) -> int:
+        """Count the levels below the root that the plan asks for."""
+        return 2 * self.plan.num_steps + 1 if self.plan.draft_ahead else self.plan.num_steps
 
 
 class Offer(NamedTuple):

@@ -19,6 +19,7 @@ from specsplit_drafter.descent.device_ranking import Ranked
 from specsplit_drafter.descent.expansion_result import ExpansionResult
 from specsplit_drafter.descent.graphs import DescentGraphs, padded_length
 from specsplit_drafter.descent.ranking import Ranking
+from specsplit_drafter.drafts.calibration import DISTANCES
 from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
 from specsplit_drafter.drafts.group_forwards import GroupForwards
 from specsplit_drafter.drafts.proposer import (
@@ -97,6 +98,11 @@ class ModelProposer:
     def redraws(self) -> bool:
         """True for a model that reads features: a node is expanded without the feature of its parent."""
         return self._model.feature_dtype is not None
+
+    @property
+    def distances(self) -> int:
+        """One for a model that reads no features."""
+        return DISTANCES if self.redraws else 1
 
     @property
     def shares_root(self) -> bool:

@@ -1,44 +1,52 @@
-"""The drafter with no model: what followed the last time the text read like this.
+"""The drafter with no model: what followed where this text, or another of its client, read like this (SuffixDecoding, arXiv 2411.04975).
 
-Works on text that repeats itself or its prompt (code, summaries, quotations). Probabilities come from counts by prediction with
-partial matching (Cleary and Witten 1984): the longest matches speak first, what they leave goes to shorter ones, and a token that
-a longer match has named is not named again by a shorter one. Of total + distinct / length shares, distinct / length are left: a
-long match leaves little.
+Works on text that repeats itself, its prompt or what the client was answered before: code, summaries, quotations, loops of tools. A lookup
+takes some 0.1 ms, so the whole tree is drawn at once, after every commit, and the drafter rests until the next one.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from specsplit.tree import ROOT, TokenTree
+from specsplit.tree import TokenTree
 from specsplit.values import DrafterInfo, DrafterKind, Sampling
 from specsplit_drafter.drafts.proposer import (
     UNBOUNDED,
     AppliedCommit,
-    Children,
     FrontierPart,
     ProposerDefaults,
     ProposerPages,
     SessionKey,
+    WholeTree,
 )
-from specsplit_drafter.kinds.suffix import Context, SuffixIndex
+from specsplit_drafter.kinds.continuations import MATCHES, continuations, draw
+from specsplit_drafter.kinds.shared_texts import UNSHARED, SharedTexts
+from specsplit_drafter.kinds.suffix import Text
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Session:
-    index: SuffixIndex
-    tree: TokenTree
-    contexts: dict[int, Context] = field(default_factory=dict[int, Context])
-    """By slot, of nodes since the last commit."""
+    text: Text
+    output_from: int
+    """Tokens of the prompt."""
+    scope: bytes
+
+    @property
+    def output(self) -> list[int]:
+        return self.text.tokens[self.output_from :].tolist()
 
 
 class NgramProposer(ProposerDefaults):
     """Proposer of kind ngram."""
 
-    def __init__(self, children: int, max_context: int = UNBOUNDED) -> None:
+    max_depth = 1
+    redraws = True
+
+    def __init__(self, children: int, max_context: int = UNBOUNDED, shared: SharedTexts = UNSHARED) -> None:
+        """`children`: candidates of a node at most. `shared`: what sessions know of one another's outputs."""
         self._children = children
+        self._shared = shared
         self.info = DrafterInfo(DrafterKind.NGRAM, "", None, max_context)
         """The info that verifiers get: it fits any vocabulary."""
         self._sessions: dict[SessionKey, _Session] = {}
@@ -62,57 +70,28 @@ class NgramProposer(ProposerDefaults):
         prompt_tokens: int = 0,
         scope: bytes = b"",
     ) -> None:
-        """Index the committed tokens."""
-        self._sessions[session] = _Session(SuffixIndex(tokens), tree)
+        """Keep the committed tokens."""
+        self._sessions[session] = _Session(Text(tokens), prompt_tokens or len(tokens), scope)
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
-        """Index the new tokens. Contexts are made again on demand: new text may be a new match."""
-        state = self._sessions[session]
-        state.index.extend(applied.tokens)
-        state.contexts.clear()
+        """Keep the new tokens."""
+        self._sessions[session].text.append(applied.tokens)
 
     def pending(self, session: SessionKey) -> int:
-        """Zero: tokens are indexed as they come."""
+        """Zero: there is nothing to read."""
         return 0
 
-    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[Children | None]:
-        """Propose children of each node; never None."""
-        return [self._expand(self._sessions[part.session], part.slots.tolist()) for part in frontier]
+    def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[WholeTree]:
+        """Draw the whole tree of each session; the parts of the frontier are roots."""
+        return [self._draw(self._sessions[part.session]) for part in frontier]
 
     def close(self, session: SessionKey) -> None:
-        """Forget a session."""
-        del self._sessions[session]
+        """Forget a session. Its output is kept for others of its scope."""
+        over = self._sessions.pop(session)
+        self._shared.add(over.scope, over.output)
 
-    def _expand(self, state: _Session, slots: Sequence[int]) -> Children:
-        return Children.of([rank(state.index, self._context(state, slot), self._children) for slot in slots])
-
-    def _context(self, state: _Session, slot: int) -> Context:
-        if slot == ROOT:
-            return state.index.committed
-        if slot not in state.contexts:
-            above = self._context(state, int(state.tree.parents[slot]))
-            state.contexts[slot] = state.index.child(above, state.tree.token_of(slot))
-        return state.contexts[slot]
-
-
-def rank(index: SuffixIndex, context: Context, children: int) -> list[tuple[int, float]]:
-    """Find at most `children` continuations of a context with their log-probabilities, likeliest (then latest seen) first."""
-    probabilities: dict[int, float] = {}
-    counts: dict[int, int] = {}
-    left = 1.0
-    for length, positions in sorted(index.continuations(context).items(), reverse=True):
-        for position in positions:
-            token = index.token_at(position, context.path)
-            if token not in probabilities:
-                counts[token] = counts.get(token, 0) + 1
-        if not counts:
-            continue
-        total, escape = sum(counts.values()), len(counts) / length
-        for token, count in counts.items():
-            probabilities[token] = left * count / (total + escape)
-        left *= escape / (total + escape)
-        counts.clear()
-        if len(probabilities) >= children:
-            break
-    best = sorted(probabilities.items(), key=lambda item: item[1], reverse=True)[:children]
-    return [(token, math.log(probability)) for token, probability in best]
+    def _draw(self, session: _Session) -> WholeTree:
+        ending = session.text.ending
+        texts = [text for text in (session.text, self._shared.of(session.scope)) if len(text)]
+        found = [each for text in texts for each in continuations(text, text.matches(ending, MATCHES))]
+        return draw(found, self._children)
