@@ -15,7 +15,7 @@ from benchmarks.lab.trace import Header, Level, row, write
 from specsplit.model.pages.pool import PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.tree import ROOT, Ints, TokenTree
-from specsplit_drafter.drafts.proposer import Children, FrontierPart, Proposer
+from specsplit_drafter.drafts.proposer import Children, FrontierPart, Proposer, WholeTree
 from specsplit_verifier.records.feed import Recipe, Rows
 from specsplit_verifier.records.step import ChunkInput, StepInput
 
@@ -76,9 +76,11 @@ def _levels(proposer: Proposer, tree: TokenTree, ahead: Sequence[int]) -> Iterat
 
 
 def _expanded(proposer: Proposer, at: Ints) -> Children:
-    """Read the context, in as many parts as it takes, and expand a node. Raises what the proposer answers with an error."""
+    """Read the context, in as many parts as it takes, and expand a node: its children in the first row. Raises a proposer's error."""
     while True:
         (expanded,) = proposer.expand([FrontierPart(_KEY, at)])
+        if isinstance(expanded, WholeTree):
+            return expanded.children
         if isinstance(expanded, Children):
             return expanded
         if expanded is not None:

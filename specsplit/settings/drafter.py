@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -47,6 +47,13 @@ class DrafterSettings(EngineSettings):
     """Children kept of every expanded node."""
     node_us: Duration = Field(default=1.0, gt=0)
     """What it costs to send a node and to apply it at the verifier, in microseconds; one that saves the verifier less is not grown."""
+    ngram_shares: Literal["session", "identity", "all"] = "identity"
+    """ngram only: what a session is drafted from beside its own text: nothing (session), recent outputs of the same client (identity; a
+    client without a name has none) or those of everybody (all). With all, a client can tell by the pace of its answers what others got."""
+    ngram_shared_tokens: Count = Field(default=65_536, ge=0)
+    """ngram only: tokens of recent outputs that are kept for each client, or for all together; 0: none."""
+    ngram_identities: Count = Field(default=256, ge=1)
+    """ngram only: clients whose outputs are kept at once; those that were not used for longest are forgotten."""
     paced_expansion_base_ms: Duration = Field(default=0.0, ge=0)
     """Benchmarks only: an expansion lasts at least this long, plus the share of its tokens."""
     paced_expansion_per_token_us: Duration = Field(default=0.0, ge=0)
@@ -73,4 +80,7 @@ class DrafterSettings(EngineSettings):
             raise InvalidRequest(
                 "feature_projection", f"drafter kind {kind} has no projection of features; only eagle3 has", "kind"
             )
+        for name in ("ngram_shares", "ngram_shared_tokens", "ngram_identities"):
+            if self.kind is not DrafterKind.NGRAM and getattr(self, name) != type(self).model_fields[name].default:
+                raise InvalidRequest(name, f"drafter kind {kind} drafts from no outputs; leave it out", "kind")
         return self

@@ -64,6 +64,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "expand_levels",
             "children",
             "node_us",
+            "ngram_shares",
+            "ngram_shared_tokens",
+            "ngram_identities",
         ),
         "Features for heads": (
             "feature_window",

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.clock import SystemClock
+from specsplit.settings import DrafterSettings
 from specsplit.speculation import Grow, Mirror
 from specsplit.tree import ROOT
 from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit_drafter.drafts.proposer import FrontierPart, WholeTree
+from specsplit_drafter.edge.service import load_proposer
 from specsplit_drafter.engine.session_table import SessionTable
 from specsplit_drafter.kinds.continuations import DEEPEST, MOST_NODES, Continuation, behind, continuations, draw
 from specsplit_drafter.kinds.ngram import NgramProposer
@@ -156,6 +159,18 @@ def test_outputs_of_one_scope_are_shared_and_of_none_are_not() -> None:
     assert guess(proposer, b"", [1, 5, 6]) is None
     answer(proposer, b"", [9, 9], [1, 2, 3])
     assert guess(proposer, b"", [1, 2]) is None, "a session without a scope leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("shares", "knowing"),
+    [("session", set()), ("identity", {b"ann"}), ("all", {b"ann", b"bob", b""})],
+)
+def test_the_setting_says_who_knows_of_whose_outputs(shares: str, knowing: set[bytes]) -> None:
+    settings = DrafterSettings.model_validate({"kind": "ngram", "ngram_shares": shares})
+    proposer = load_proposer(settings, SystemClock())
+    assert isinstance(proposer, NgramProposer)
+    answer(proposer, b"ann", [9, 9], [5, 6, 7, 8])
+    assert {scope for scope in (b"ann", b"bob", b"") if guess(proposer, scope, [1, 5, 6]) == 7} == knowing
 
 
 def test_a_prompt_is_not_shared_and_neither_is_what_stands_between_two_outputs() -> None:

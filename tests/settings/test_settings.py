@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
@@ -211,6 +212,16 @@ def test_every_drafter_with_a_model_needs_its_folder(kind: DrafterKind) -> None:
         f"is required for drafter kind {kind.value}: the folder of the draft model or head",
     )
     assert DrafterSettings.load(model=HEAD, **given).model == HEAD
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("ngram_shares", "all"), ("ngram_shared_tokens", 0), ("ngram_identities", 1)]
+)
+def test_only_an_ngram_drafter_has_outputs_to_share(field: str, value: object) -> None:
+    options: dict[str, Any] = {field: value}
+    assert getattr(DrafterSettings(kind=DrafterKind.NGRAM, **options), field) == value
+    refused = refusal(DrafterSettings, model=TARGET, **options)
+    assert (refused.field, refused.problem) == (field, "drafter kind standalone drafts from no outputs; leave it out")
 
 
 def test_an_ngram_drafter_takes_no_model() -> None:

@@ -29,6 +29,7 @@ from specsplit_drafter.edge.telemetry import Telemetry
 from specsplit_drafter.engine.engine import Engine, Outbox
 from specsplit_drafter.engine.session_table import Pace, SessionTable, TableLimits, unpaced
 from specsplit_drafter.kinds.ngram import NgramProposer
+from specsplit_drafter.kinds.shared_texts import UNSHARED, SharedTexts
 
 if TYPE_CHECKING:  # an ngram drafter runs without torch
     from specsplit.model.layers.sharded import TensorMesh
@@ -139,7 +140,14 @@ def load_proposer(settings: DrafterSettings, clock: Clock, rank: int = 0) -> Pro
         return _with_model(settings, clock, rank)
     if settings.dp_size > 1:
         raise LoadError(f"a drafter of kind {settings.kind.value} has no model that ranks could share (dp_size)")
-    return NgramProposer(settings.children, settings.max_context or UNBOUNDED)
+    return NgramProposer(settings.children, settings.max_context or UNBOUNDED, _shared_texts(settings))
+
+
+def _shared_texts(settings: DrafterSettings) -> SharedTexts:
+    if settings.ngram_shares == "session":
+        return UNSHARED
+    everybody = settings.ngram_shares == "all"
+    return SharedTexts(settings.ngram_shared_tokens, settings.ngram_identities, everybody=everybody)
 
 
 def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
