@@ -79,17 +79,30 @@ def main(words: Sequence[str]) -> None:
 
 
 def measure(
-    context: Context, peers: Sequence[Peer], model: Path, repeats: int, count: int = len(WITHIN), new: int = NEW
+    context: Context,
+    peers: Sequence[Peer],
+    model: Path,
+    repeats: int,
+    *,
+    count: int = len(WITHIN),
+    new: int = NEW,
+    threads: int = THREADS,
 ) -> list[str]:
     """Run all peers, print and write -> what must not be, in sentences."""
     prompts = prompts_of(model, count)
     with ExitStack() as stack:
-        present, lost = _start(context, peers, stack)
+        present, lost = _start(context, peers, threads, stack)
         results = _rounds(context, present, prompts, repeats, new) if present else {}
-    return report(context, list(results.values()), prompts, new, repeats, lost)
+    settings: dict[str, object] = {
+        "prompts": f"{count} of {min(map(len, prompts))} to {max(map(len, prompts))} tokens",
+        "new tokens": new,
+        "threads": threads,
+        "rounds": repeats,
+    }
+    return report(context, list(results.values()), settings, lost)
 
 
-def _start(context: Context, peers: Sequence[Peer], stack: ExitStack) -> tuple[list[Running], list[str]]:
+def _start(context: Context, peers: Sequence[Peer], threads: int, stack: ExitStack) -> tuple[list[Running], list[str]]:
     """Start them one after the other -> those that run, and why others do not."""
     LOGS.mkdir(parents=True, exist_ok=True)
     present: list[Running] = []
@@ -98,7 +111,7 @@ def _start(context: Context, peers: Sequence[Peer], stack: ExitStack) -> tuple[l
         context.console.print(f"starting {peer.name}", highlight=False)
         log = LOGS / f"{peer.name.replace(', ', '-').replace(' ', '-')}.log"
         try:
-            present.append(stack.enter_context(running(peer, THREADS, log)))
+            present.append(stack.enter_context(running(peer, threads, log)))
         except PeerError as error:
             lost.append(f"Left out: {error}; its log is {log}.")
             context.console.print(lost[-1], highlight=False)
@@ -122,9 +135,7 @@ def _rounds(
     return results
 
 
-def report(
-    context: Context, results: list[Results], prompts: Sequence[Sequence[int]], new: int, repeats: int, lost: list[str]
-) -> list[str]:
+def report(context: Context, results: list[Results], settings: dict[str, object], lost: list[str]) -> list[str]:
     """Print and write a row for each -> what must not be, in sentences."""
     if not results:
         return ["No engine could be started."]
@@ -133,11 +144,9 @@ def report(
     pairs = {each.peer.name: "vLLM" + LOOKUP if each.peer.drafts else "vLLM" for each in results}
     rows = rows_of(results, own, pairs)
     cannot = [f"{each.peer.name}, {load}: {why}." for each in results for load, why in each.cannot.items()]
-    settings = {
-        "prompts": f"{len(prompts)} of {min(map(len, prompts))} to {max(map(len, prompts))} tokens", "new tokens": new, "threads": THREADS,
-        "rounds": repeats, "tokens drafted": f"vLLM {vllm_child.TOKENS} (lookup {vllm_child.LOOKUP[0]} to {vllm_child.LOOKUP[1]}), "
-        f"transformers {transformers_child.TOKENS}, llama.cpp {llama_child.TOKENS}", "prefix_cache": "off",
-    }  # fmt: skip
+    lookup = " to ".join(map(str, vllm_child.LOOKUP))
+    drafted = f"vLLM {vllm_child.TOKENS} (lookup {lookup}), transformers {transformers_child.TOKENS}, llama.cpp {llama_child.TOKENS}"
+    settings |= {"prefix cache": "off", "tokens drafted": drafted}
     notes = [
         "Greedy, ignore_eos, float32 unless named, from the first request to the last token, prompts included. Engines are processes that "
         "stay and take turns; medians and quartiles of rounds. Of vLLM: in the same round, with lookup of vLLM with lookup.",

@@ -242,11 +242,13 @@ class LocalCluster:
         """
         try:
             self._coordinator = Child("coordinator", "coordinator", self._options["coordinator"], self._listener)
-            self._coordinator.wait_listening(self._start_timeout_s)
+            if not self._members_address:
+                self._coordinator.wait_listening(self._start_timeout_s)
             for _ in range(self._num_verifiers):
                 self.spawn_verifier()
             for kind in self._drafter_kinds:
                 self.spawn_drafter(kind)
+            self._coordinator.wait_listening(self._start_timeout_s)
             self.wait_joined()
         except BaseException:
             self.stop()
@@ -333,8 +335,15 @@ class LocalCluster:
         return {"kind": kind.value, "model": self._draft_models.get(kind), "target": target}
 
     def _spawn(self, name: str, service: str, options: Mapping[str, object]) -> Child:
-        options = {"coordinator": self.coordinator.members_address, "member_id": name, **options}
+        options = {"coordinator": self._members_address, "member_id": name, **options}
         return Child(name, service, options, self._listener)
+
+    @property
+    def _members_address(self) -> str:
+        """Where members reach the coordinator, which they try until it listens; empty as long as nobody knows its port."""
+        said = self.coordinator.members_address
+        wanted = str(self._options["coordinator"].get("members_listen") or self._options["coordinator"]["listen"])
+        return said or ("" if wanted.endswith(":0") else from_here(wanted))
 
     def _missing(self, client: Client) -> list[Child]:
         """Who has not joined. Raises Unauthenticated or PermissionDenied if the coordinator tells this client nothing."""

@@ -15,6 +15,7 @@ from specsplit.cli.grouped import GroupedCommand
 from specsplit.cli.signals import ctrl_c_at_once
 from specsplit.cli.streams import let_output_go
 from specsplit.errors import InvalidRequest, NotFound, Unavailable
+from specsplit.interpreter import importing
 from specsplit.settings import CoordinatorSettings, DrafterSettings, ServiceSettings, Settings, VerifierSettings
 from specsplit.settings.groups import GROUPS
 
@@ -56,7 +57,7 @@ def run_service(service: str, settings: Settings) -> int:
     if not found:
         raise NotFound(f"no installed package offers the service {service!r} (entry point group {GROUP})")
     try:
-        with ctrl_c_at_once():
+        with ctrl_c_at_once(), importing():
             main: Callable[[Settings], int] = found[0].load()
     except ModuleNotFoundError as error:
         hint = "install the engine with: pip install 'specsplit[engine]'"

@@ -25,7 +25,7 @@ def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *peers: Peer) -> 
     """What must not be, and the rows, of a run with two prompts."""
     monkeypatch.chdir(tmp_path)
     context = Context(Path(), quick=True, machine={}, console=Console(quiet=True))
-    failures = measure(context, peers, TARGET, 1, count=2, new=6)
+    failures = measure(context, peers, TARGET, 1, count=2, new=6, threads=1)
     return failures, json.loads((tmp_path / "build/results/peers.json").read_text())["rows"]
 
 

@@ -23,6 +23,7 @@ from specsplit.cli.local import LocalCluster, is_down
 from specsplit.errors import Unavailable
 from specsplit.values import DrafterKind
 from tests.support.processes import all_gone, children_of, runs
+from tests.support.ranks import free_port
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 
@@ -67,6 +68,21 @@ def test_inside_it_everyone_has_joined_and_outside_everyone_is_gone_without_a_wa
     assert [child.process.returncode for child in children] == [0, 0]
     assert ("coordinator", f"specsplit coordinator listening on {children[0].address}") in lines
     assert not any("Traceback" in line or '"warning"' in line or '"error"' in line for _, line in lines)
+
+
+def test_where_the_port_is_known_members_start_while_the_coordinator_does() -> None:
+    """Each takes a second or more to import what it needs."""
+    started: list[int] = []
+
+    def listener(name: str, line: str) -> None:
+        if name == "coordinator" and "listening on" in line:
+            started.append(len(cluster.drafters))
+
+    listen = f"127.0.0.1:{free_port()}"
+    cluster = LocalCluster(POCKET, verifiers=0, drafters=["ngram"], listen=listen, listener=listener)
+    with cluster:
+        assert started == [1]
+        assert set(members(cluster)) == {"ngram-0"}
 
 
 def test_settings_reach_the_children_and_more_can_be_added(cluster: LocalCluster) -> None:

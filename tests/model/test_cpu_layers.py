@@ -32,7 +32,7 @@ from specsplit.model.layers.cpu.linear import PackedLinear, parts
 from specsplit.model.layers.cpu.mlp import GatedMlp
 from specsplit.model.layers.cpu.norm import RmsNorm
 from specsplit.settings import DrafterSettings, VerifierSettings
-from specsplit.values import DrafterKind
+from specsplit.values import DrafterKind, ModelInfo, Vocabulary
 from tests.model.conftest import CONFIGS
 from tests.support.rounding import assert_as_exact
 
@@ -110,11 +110,10 @@ def llama_of() -> Callable[..., Any]:
             vocab_size=50,
             hidden_size=32,
             intermediate_size=48,
-            num_hidden_layers=1,
             num_attention_heads=4,
             num_key_value_heads=2,
             max_position_embeddings=256,
-            **changes,
+            **{"num_hidden_layers": 1, **changes},
         )
         return AutoModelForCausalLM.from_config(config, attn_implementation=NAME).eval().requires_grad_(False)
 
@@ -222,6 +221,57 @@ def test_attention_that_does_something_else_than_its_parts_say_stays(
     for each, expected in ((model, 0), (untouched, 1)):
         replace_layers(each)
         assert replaced(each)["RotaryAttention"] == expected
+
+
+def in_the_second_layer(model: Any, change: str) -> Any:
+    """A model of two layers whose attention in the second does otherwise, and is of the same class as the first or not."""
+    first, second = (layer.self_attn for layer in model.model.layers)
+    own = type(first).forward
+
+    def forward(self: Any, hidden_states: Tensor, **options: Any) -> Any:
+        doubled = getattr(self, "doubles", False) or (change == "number" and self.layer_idx == 1)
+        return own(self, 2 * hidden_states if doubled else hidden_states, **options)
+
+    other = type("Other", (type(first),), {"forward": forward})
+    if change == "closure":
+        second.forward = lambda hidden_states, **options: own(second, 2 * hidden_states, **options)
+    else:
+        second.__class__ = other
+        second.doubles = change != "number"
+    if change in ("attribute", "number"):
+        first.__class__ = other
+        first.doubles = False
+    return model
+
+
+@pytest.mark.parametrize("change", ["class", "attribute", "closure"])
+def test_the_first_of_a_shape_is_tried_for_all_and_one_that_differs_is_tried_by_itself(
+    llama_of: Callable[..., LlamaForCausalLM], change: str
+) -> None:
+    model = in_the_second_layer(llama_of(num_hidden_layers=2), change)
+    replace_layers(model)
+    first, second = (layer.self_attn for layer in model.model.layers)
+    assert isinstance(first, RotaryAttention) and not isinstance(second, RotaryAttention)
+
+
+def test_layers_that_differ_by_nothing_but_their_number_are_found_out_when_the_whole_model_is_run(
+    llama_of: Callable[..., LlamaForCausalLM],
+) -> None:
+    model = in_the_second_layer(llama_of(num_hidden_layers=2), "number")
+    info = ModelInfo("toy", Vocabulary(50, ""), 256, ())
+    with pytest.raises(LoadError, match="other logits with modules for a CPU"):
+        CausalLM(model, info, num_pages=32, page_size=4, cpu_layers=True)
+
+
+def test_of_layers_that_are_alike_one_is_tried(
+    llama_of: Callable[..., LlamaForCausalLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[torch.Size] = []
+    own = vars(replacing)["_close"]
+    monkeypatch.setattr(replacing, "_close", lambda one, other: compared.append(one.shape) or own(one, other))
+    model = llama_of(num_hidden_layers=5)
+    assert replace_layers(model) == 5 * 4 + 1
+    assert len(compared) == 3 * 4, "a norm, an MLP and an attention, at four scales each"
 
 
 def test_a_norm_with_another_epsilon_than_it_says_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:

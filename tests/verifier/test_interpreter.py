@@ -35,3 +35,19 @@ print(gc.get_freeze_count())
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     frozen, left = map(int, ended.stdout.split())
     assert frozen > 1000 and left == 0
+
+
+def test_modules_are_imported_without_collections_and_left_out_of_later_ones() -> None:
+    code = """
+import gc
+from specsplit.interpreter import importing
+try:
+    with importing():
+        print(int(gc.isenabled()))
+        raise ModuleNotFoundError
+except ModuleNotFoundError:
+    print(int(gc.isenabled()), gc.get_freeze_count())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    within, behind, frozen = map(int, ended.stdout.split())
+    assert (within, behind) == (0, 1) and frozen > 1000

@@ -27,13 +27,14 @@ from specsplit.model.layers.recurrent import recurrent_modules
 from specsplit.model.layers.regional import Backend, compile_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh, no_rows
 from specsplit.model.lm.load import load_model
-from specsplit.model.lm.probe import probe, probe_replaced, tree_logits
+from specsplit.model.lm.probe import probe, probe_replaced
 from specsplit.model.lm.runner import ModelRunner
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import Geometry
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.windows import WindowTokens
+from specsplit.model.tensors.given_back import give_back
 from specsplit.ranks.demand import EAGER, Demand
 from specsplit.values import ModelInfo
 
@@ -57,11 +58,13 @@ class CausalLM(ModelRunner):
         blocks: ShardedBlocks | None = None,
         latent_cache: bool = True,
         window_tokens: WindowTokens | None = None,
+        cpu_layers: bool = False,
     ) -> None:
         """The model must have been built with attn_implementation NAME. `blocks` are what ranks share of it; None: nothing.
 
         latent_cache: whether latents are kept in the place of heads that are made of them, if the model then gives its own numbers.
-        window_tokens: see `ModelRunner`; all layers of a recurrent model have all pages.
+        window_tokens: see `ModelRunner`; all layers of a recurrent model have all pages. cpu_layers: faster modules in the place of
+        transformers' own, where their numbers are the same: see `specsplit.model.layers.cpu`.
 
         Raises LoadError if it cannot be served.
         """
@@ -88,10 +91,13 @@ class CausalLM(ModelRunner):
         )
         standing = latent_attention(model) if latent_cache else []
         heads = measured()
-        if not standing or not self._keeps_latents(standing, measured, lay_out, heads.numbers):
+        trees = self._with_latents(standing, measured, lay_out, heads.numbers) if standing else None
+        if trees is None:
             lay_out(heads)
-            probe(self)
+            trees = probe(self)
         settled.remove()
+        if cpu_layers:
+            self._use_cpu_layers(trees)
 
     @classmethod
     def load(
@@ -115,7 +121,7 @@ class CausalLM(ModelRunner):
     ) -> Self:
         """Load from a local folder, as `load_model` does, ready to serve; with a `mesh` or a `split`, this process's part of it.
 
-        cpu_layers: whether to `use_cpu_layers`, which changes nothing elsewhere, nor where it is split. latent_cache: see the constructor.
+        cpu_layers, latent_cache: see the constructor. Nothing is replaced elsewhere than on a CPU, nor where it is split.
 
         Raises LoadError, saying why, if it cannot be, and RankLost.
         """
@@ -143,23 +149,10 @@ class CausalLM(ModelRunner):
                 blocks=blocks,
                 latent_cache=latent_cache,
                 window_tokens=window_tokens,
+                cpu_layers=cpu_layers and split is None and model.device.type == "cpu",
             )
-            if cpu_layers and split is None and lm.device.type == "cpu":
-                lm.use_cpu_layers()
+            give_back(folder)
             return lm
-
-    def use_cpu_layers(self) -> None:
-        """Have a CPU run faster modules in the place of transformers' own, if their numbers are the same: see `specsplit.model.layers.cpu`.
-
-        Raises LoadError if the model then gives other logits. Ranks that share its MLPs, and run together or not at all, are not asked.
-        """
-        before = None if len(self.blocks) else tree_logits(self)
-        replace_layers(self.model)
-        output = self.model.get_output_embeddings()
-        if output is not None:
-            self.model.set_output_embeddings(packed(output))
-        if before is not None:
-            probe_replaced(self, before)
 
     def compile_layers(self, backend: Backend = "inductor") -> None:
         """Have its decoder layers compiled when they are first run: see `specsplit.model.layers.regional`.
@@ -271,30 +264,44 @@ class CausalLM(ModelRunner):
         if self.states is not None:
             self.states.commit(tokens)
 
-    def _keeps_latents(
+    def _use_cpu_layers(self, trees: Tensor) -> None:
+        """Replace modules. Raises LoadError if the model then gives other logits than `trees`, which its own gave in `tree_logits`.
+
+        Ranks that share its MLPs, and run together or not at all, are not asked.
+        """
+        replace_layers(self.model)
+        output = self.model.get_output_embeddings()
+        if output is not None:
+            self.model.set_output_embeddings(packed(output))
+        if not len(self.blocks):
+            probe_replaced(self, trees)
+
+    def _with_latents(
         self,
         standing: Sequence[LatentAttention],
         measured: Callable[[], Geometry],
         lay_out: Callable[[Geometry], object],
         heads: int,
-    ) -> bool:
-        """Have the model keep latents, laid out anew, if it passes the probe with them; else `standing` leave, and the log says why.
+    ) -> Tensor | None:
+        """Have the model keep latents, laid out anew, if it passes the probe with them -> what that gives; else `standing` leave.
+
+        The log says why.
 
         heads: numbers that its heads would keep of a token. All ranks of a group come to the same. Raises RankLost.
         """
-        name, why = type(self.model).__name__, ""
+        name, why, trees = type(self.model).__name__, "", None
         try:
             with refusing("what makes heads of latents fails"):
                 for each in standing:
                     each.absorb()
             lay_out(measured())
-            probe(self)
+            trees = probe(self)
         except LoadError as error:
             why = str(error).removesuffix(OTHERS)
         if not any(failed for (failed,) in self.blocks.assemble([bool(why)])):
             kept = self.kv.geometry.numbers
             _log.info("%s keeps latents: %d numbers of a token, in the place of %d of its heads", name, kept, heads)
-            return True
+            return trees
         _log.warning(
             "%s keeps keys and values of all heads: with latents in their place, %s", name, why or "another rank fails"
         )
@@ -302,7 +309,7 @@ class CausalLM(ModelRunner):
             each.leave()
         for holder in ("backend", "kv"):  # so that there is room for the next
             vars(self).pop(holder, None)
-        return False
+        return None
 
     @property
     def hidden_size(self) -> int:

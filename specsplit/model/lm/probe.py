@@ -35,13 +35,14 @@ _QUANTISED: Final = 3e-2
 """That of a quantised model at least: its activations may be rounded too, where a last bit chooses between two of 256 numbers."""
 
 
-def probe(lm: CausalLM) -> None:
-    """Raises LoadError if `lm` and its model disagree by more than rounding. Leaves every page free.
+def probe(lm: CausalLM) -> Tensor:
+    """Raises LoadError if `lm` and its model disagree by more than rounding -> `tree_logits`. Leaves every page free.
 
     Ranks that share parts of the model call it at the same time.
     """
-    for texts in (_short(lm), [_long(lm)]):
-        packed = _packed_logits(lm, texts)
+    short, long = _short(lm), [_long(lm)]
+    trees = _packed_logits(lm, short)
+    for texts, packed in ((short, trees), (long, _packed_logits(lm, long))):
         for text, ours in zip(texts, packed, strict=True):
             _compare(lm.model, text, ours)
     if beyond := untried(lm.model.config, lm.info.max_context):
@@ -52,10 +53,11 @@ def probe(lm: CausalLM) -> None:
             LONGEST,
             numbers,
         )
+    return torch.cat(trees).cpu()
 
 
 def probe_replaced(lm: CausalLM, before: Tensor) -> None:
-    """Raises LoadError unless a model some of whose modules were replaced gives the logits that it gave `before` in `tree_logits`."""
+    """Raises LoadError unless a model some of whose modules were replaced gives the logits that it gave `before`, in `tree_logits`."""
     error = apart(tree_logits(lm), before)
     if not error <= _tolerance(lm.model):
         name = type(lm.model).__name__

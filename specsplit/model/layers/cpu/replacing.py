@@ -1,14 +1,16 @@
 """Which modules of a model are replaced, and how it is made sure that nothing else changes.
 
 A module is recognised by its parts, and what is to stand for it has to give the same numbers for a few rows of chance, with the module's
-own weights. What is not recognised, or does not agree, stays as it is.
+own weights. What is not recognised, or does not agree, stays as it is. Of modules that differ by their weights alone, as the layers of a
+model do, the first is tried for all.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from copy import deepcopy
+from types import NoneType
 from typing import Any, Final
 
 import torch
@@ -32,65 +34,115 @@ _SCALES: Final = (1e-3, 1, 30, 1000)
 
 _SHORT_CONTEXT: Final = 2048
 
+_OWN: Final = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "layer_idx")
+_PLAIN: Final = (bool, int, float, str, torch.dtype, torch.Size, NoneType)
+
 _Like = Callable[[nn.Module], nn.Module | None]
 _Call = Callable[[nn.Module, Tensor], Tensor]
 
 
 @torch.inference_mode()
-def replace_layers(root: nn.Module, rotary: nn.Module | None = None, *, linear: bool = False) -> int:
+def replace_layers(root: nn.Module, *, linear: bool = False) -> int:
     """Replace what can be of the modules below `root`, in place -> how many were.
 
-    `rotary` makes cos and sin of positions for the attention modules below; where a module has a `rotary_emb` of its own, that does.
     linear: linear layers outside of decoder layers too, which are called, and of which nothing else is used. The weights of what is
     replaced are given up as it goes.
     """
-    rotary = getattr(root, "rotary_emb", rotary)
-    count = 0
-    for name, child in list(root.named_children()):
-        # Ranks run what is in a sharded MLP by themselves, and recurrent modules use more of their parts than that they can be called.
-        if isinstance(child, ShardedMlp) or isinstance(child.forward, RecurrentModule):
-            continue
-        replacement = _replacement(child, rotary) or (_agreeing(child, PackedLinear.like, _called) if linear else None)
-        if replacement is None:
-            count += replace_layers(child, rotary, linear=linear and not hasattr(child, "self_attn"))
-        else:
-            setattr(root, name, replacement)
-            count += 1
-    return count
+    return _Replacing().below(root, None, linear=linear)
 
 
 @torch.inference_mode()
 def packed(linear: nn.Module) -> nn.Module:
     """What may stand for a linear layer that is called, and of which nothing else is used; the layer itself, where nothing may."""
-    return _agreeing(linear, PackedLinear.like, _called) or linear
+    return _Replacing().agreeing(linear, PackedLinear.like, _called) or linear
 
 
-def _replacement(module: nn.Module, rotary: nn.Module | None) -> nn.Module | None:
-    return (
-        _agreeing(module, RmsNorm.like, _called)
-        or _agreeing(module, GatedMlp.like, _called)
-        or (None if rotary is None else _agreeing(module, RotaryAttention.like, _Attending(rotary)))
-    )
+class _Replacing:
+    """One walk through a model. It remembers what it has tried."""
 
+    def __init__(self) -> None:
+        self._agree: Final[dict[object, bool]] = {}
+        self._met: Final[list[object]] = []
+        """Objects that are known by where they lie, so that nothing else comes to lie there."""
 
-def _agreeing(module: nn.Module, like: _Like, call: _Call) -> nn.Module | None:
-    """What `like` makes of a module, if it gives the same numbers in float32; None: nothing does."""
-    try:
-        replacement = like(module)
-        if replacement is None:
+    def below(self, root: nn.Module, rotary: nn.Module | None, *, linear: bool) -> int:
+        """Replace modules below `root`, as `replace_layers` does.
+
+        `rotary` makes cos and sin of positions for the attention modules below; where a module has a `rotary_emb` of its own, that does.
+        """
+        rotary = getattr(root, "rotary_emb", rotary)
+        count = 0
+        for name, child in list(root.named_children()):
+            # Ranks run what is in a sharded MLP by themselves, and recurrent modules use more of their parts than that they can be called.
+            if isinstance(child, ShardedMlp) or isinstance(child.forward, RecurrentModule):
+                continue
+            replacement = self._replacement(child, rotary)
+            if replacement is None and linear:
+                replacement = self.agreeing(child, PackedLinear.like, _called)
+            if replacement is None:
+                count += self.below(child, rotary, linear=linear and not hasattr(child, "self_attn"))
+            else:
+                setattr(root, name, replacement)
+                count += 1
+        return count
+
+    def _replacement(self, module: nn.Module, rotary: nn.Module | None) -> nn.Module | None:
+        return (
+            self.agreeing(module, RmsNorm.like, _called)
+            or self.agreeing(module, GatedMlp.like, _called)
+            or (None if rotary is None else self.agreeing(module, RotaryAttention.like, _Attending(rotary)))
+        )
+
+    def agreeing(self, module: nn.Module, like: _Like, call: _Call) -> nn.Module | None:
+        """What `like` makes of a module, if it gives the same numbers in float32; None: nothing does."""
+        name = type(module).__name__
+        try:
+            replacement = like(module)
+            if replacement is None:
+                return None
+            shape = (like, getattr(call, "rotary", None), _shape(module, self._met))
+            if shape not in self._agree:
+                self._agree[shape] = False  # if it raises
+                self._agree[shape] = _same(module, replacement, like, call)
+        except Exception as error:  # noqa: BLE001 - code of others, on a processor that may lack what it needs: the module stays
+            _log.debug("%s is not replaced: %s", name, error)
             return None
-        first = next(module.parameters())
-        exact = first.dtype == torch.float32
-        one = module if exact else deepcopy(module).float()
-        other = replacement if exact else like(one)
-        rows = torch.randn(1, _TOKENS, first.shape[-1], generator=torch.Generator().manual_seed(0))
-        agree = other is not None and all(_close(call(one, at * rows), call(other, at * rows)) for at in _SCALES)
-    except Exception as error:  # noqa: BLE001 - code of others, on a processor that may lack what it needs: the module stays
-        _log.debug("%s is not replaced: %s", type(module).__name__, error)
-        return None
-    if not agree:
-        _log.debug("%s is not replaced: it does something else than its parts say", type(module).__name__)
-    return replacement if agree else None
+        if not self._agree[shape]:
+            _log.debug("%s is not replaced: it does something else than its parts say", name)
+            return None
+        return replacement
+
+
+def _same(module: nn.Module, replacement: nn.Module, like: _Like, call: _Call) -> bool:
+    """Whether both give the same numbers in float32."""
+    first = next(module.parameters())
+    exact = first.dtype == torch.float32
+    one = module if exact else deepcopy(module).float()
+    other = replacement if exact else like(one)
+    rows = torch.randn(1, _TOKENS, first.shape[-1], generator=torch.Generator().manual_seed(0))
+    return other is not None and all(_close(call(one, at * rows), call(other, at * rows)) for at in _SCALES)
+
+
+def _shape(module: nn.Module, met: list[object]) -> Hashable:
+    """All that makes a module what it is but the numbers of its weights, and the number of its layer.
+
+    What is neither a number nor a word is told apart by which object it is, and is kept in `met`.
+    """
+    return tuple((name, type(each), *_facts(each, met)) for name, each in module.named_modules())
+
+
+def _facts(module: nn.Module, met: list[object]) -> Iterator[Hashable]:
+    tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    yield from ((name, tensor.shape, tensor.dtype, tensor.device) for name, tensor in tensors)
+    yield from (name for name, each in vars(module)["_parameters"].items() if each is None)
+    for name, value in vars(module).items():
+        if name in _OWN or (isinstance(value, dict) and not value):
+            continue
+        if isinstance(value, _PLAIN):
+            yield name, type(value), value
+        else:
+            met.append(value)
+            yield name, id(value)
 
 
 def _close(own: Tensor, other: Tensor) -> bool:
@@ -108,13 +160,14 @@ class _Attending:
     """Calls an attention module as a decoder layer does, at the first positions of the context and at the last."""
 
     def __init__(self, rotary: nn.Module) -> None:
-        self._rotary: Final = rotary
+        """`rotary` makes cos and sin of positions."""
+        self.rotary: Final = rotary
         self._context: Final = int(getattr(rotary, "max_seq_len_cached", _SHORT_CONTEXT))
 
     def __call__(self, module: nn.Module, rows: Tensor) -> Tensor:
         positions = torch.arange(rows.shape[1])
         positions[rows.shape[1] // 2 :] += self._context - rows.shape[1]
-        embeddings = self._rotary(rows, positions[None])
+        embeddings = self.rotary(rows, positions[None])
         return module(hidden_states=rows, position_embeddings=embeddings, attention_mask=None, forward_batch=Causal())[
             0
         ]
