@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from specsplit.features import FeatureLayout, Features
 from specsplit.speculation import Commit, Grow
-from specsplit.values import Plan, Sampling, Vocabulary
+from specsplit.values import Host, Plan, Sampling, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Open:
     """Microseconds from one step of the verifier to the next; 0: unknown."""
     scope: bytes = b""
     """Whose session it is: equal for sessions of one client; empty: like no other session."""
+    host: Host = field(default_factory=Host)
+    """Where the verifier computes."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from specsplit.values import (
     Control,
     DrafterInfo,
     Endpoint,
+    Host,
     Load,
     ModelInfo,
     Plan,
@@ -65,6 +66,8 @@ class Register:
     """Which rank of a group it is; None: it is alone."""
     build: str = ""
     """Its version and commit, as `specsplit.build` tells them; empty: not told."""
+    host: Host = field(default_factory=Host)
+    """Where it computes."""
 
     def __post_init__(self) -> None:
         if not self.member_id:
@@ -234,6 +237,8 @@ class Member:
     """Where that rank stands, as it said last; None: it is alone, or has not said."""
     build: str = ""
     """Its version and commit; empty: it is of a build that does not tell."""
+    host: Host = field(default_factory=Host)
+    """Where it computes, as it registered with."""
 
 
 @dataclass(frozen=True)

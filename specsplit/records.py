@@ -290,4 +290,8 @@ class DrafterStatistics:
     """0: the kind keeps no KV."""
     expansion_ms: float
     """Exponentially weighted mean duration of one."""
+    drawn_expansions: int = 0
+    """Expansions since start that brought children of nodes, and did not only read context."""
+    used_expansions: int = 0
+    """Those of which a node was committed so far."""
     graphs: GraphStatistics = GraphStatistics()

@@ -6,6 +6,7 @@ there, expand once, or a few times where that is cheap, tell of what grew.
 
 from __future__ import annotations
 
+from benchmarks.lab.cores import Cores
 from benchmarks.lab.cost import ExpansionCurve
 from benchmarks.lab.events import Timeline
 from benchmarks.lab.transport import Wire
@@ -31,6 +32,8 @@ class Drafter:
         """What ended drafting for a session."""
         self.wires: list[Wire] = []
         """To every verifier, by number of its stream."""
+        self.cores: list[Cores] = []
+        """Cores of the verifiers that an expansion takes a share of."""
         self._timeline = timeline
         self._curve = curve
         self._arrived: list[tuple[int, list[tuple[int, SessionEvent]]]] = []
@@ -55,6 +58,8 @@ class Drafter:
             self._tell()
             self._awake = False
             return
+        for cores in self.cores:
+            cores.take(seconds)
         self._timeline.after(seconds, self._expanded)
 
     def _expand(self) -> float:

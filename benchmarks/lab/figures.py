@@ -16,7 +16,8 @@ from specsplit_drafter.drafts.calibration import Calibrations
 COLUMNS = {
     "name": "scenario", "drafter": "drafter", "mode": "mode", "policy": "planner", "temperature": "T", "delay_ms": "delay, ms",
     "sessions": "sessions", "rate": "committed tokens/s", "hits": "hits", "accept_length": "accept_length", "tokens": "tokens a step",
-    "pushed": "nodes pushed a step", "expansions": "expansions a step", "idle": "drafter idle", "ttft_ms": "first token, ms",
+    "pushed": "nodes pushed a step", "expansions": "expansions a step", "used": "used a step", "wasted": "wasted a step",
+    "idle": "drafter idle", "ttft_ms": "first token, ms",
 }  # fmt: skip
 
 
@@ -48,6 +49,7 @@ def figures(scenario: Scenario, laboratory: Laboratory) -> Row:
     ledger, drafters = laboratory.ledger, laboratory.drafters
     steps = [session for step in ledger.stepped for session in step.sessions]
     count = len(steps)
+    usages = [drafter.table.counts.usage for drafter in drafters]
     hits, misses = (sum(session.hit is hit for session in steps) for hit in (True, False))
     spent = ledger.busy_s * max(1, len(drafters))
     return {
@@ -64,6 +66,8 @@ def figures(scenario: Scenario, laboratory: Laboratory) -> Row:
         "tokens": 1 + sum(session.drafted for session in steps) / count,
         "pushed": sum(drafter.table.counts.pushed_nodes for drafter in drafters) / count,
         "expansions": sum(drafter.expansions for drafter in drafters) / len(ledger.stepped),
+        "used": sum(each.used for each in usages) / len(ledger.stepped),
+        "wasted": sum(each.drawn - each.used for each in usages) / len(ledger.stepped),
         "idle": 1 - sum(drafter.busy_s for drafter in drafters) / spent if drafters else 1.0,
         "ttft_ms": float(np.median([entry.first_at - entry.came for entry in ledger.entries])) * 1e3,
     }

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from benchmarks.lab.cores import Cores
 from benchmarks.lab.drafter import Drafter
 from benchmarks.lab.events import Timeline
 from benchmarks.lab.ledger import Entry, Ledger
@@ -18,7 +19,7 @@ from benchmarks.lab.truth import RightProposer
 from benchmarks.lab.verifier import Verifier
 from specsplit.membership import Roster
 from specsplit.settings import VerifierSettings
-from specsplit.values import Endpoint
+from specsplit.values import Endpoint, Host
 from specsplit_drafter.drafts.calibration import Calibrations
 from specsplit_drafter.engine.session_table import SessionTable, TableLimits
 from specsplit_verifier.engine.engine import core_of
@@ -64,7 +65,8 @@ class Laboratory:
         return self.ledger
 
     def _drafter(self, source: Source, spec: DrafterSpec) -> Drafter:
-        limits = TableLimits(MAX_SESSIONS, spec.expand_width, spec.node_us, spec.expand_levels)
+        host = self._scenario.hosts[1] if self._scenario.priced else Host()
+        limits = TableLimits(MAX_SESSIONS, spec.expand_width, spec.node_us, spec.expand_levels, host)
         proposer = source.proposer(spec)
         if self._scenario.policy is Policy.DRAFTS_TOKENS:
             proposer = RightProposer(proposer, self._texts)
@@ -80,8 +82,17 @@ class Laboratory:
             prefix_cache=False,  # replayed prompts are all alike, and would be read once
         )
         planner = planner_of(scenario, settings, self._texts)
-        core = core_of(target.info, target.pool, target.recipe, settings, clock, planner)
-        return Verifier(self.timeline, core, target, scenario.step, self._tell, self.ledger.steps.append)
+        core = core_of(target.info, target.pool, target.recipe, settings, clock, planner, host=scenario.hosts[0])
+        cores = self._cores()
+        return Verifier(self.timeline, core, target, scenario.step, cores, self._tell, self.ledger.steps.append)
+
+    def _cores(self) -> Cores:
+        """Make the cores of one verifier, which drafters share or do not."""
+        verifier, drafter = self._scenario.hosts
+        cores = Cores(self.timeline, drafter.contention(verifier))
+        for each in self.drafters:
+            each.cores.append(cores)
+        return cores
 
     def _join(self, verifier: Verifier) -> None:
         """Lay the wires between a verifier and every drafter."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from benchmarks.lab.arrivals import ONE_CALLER, Arrivals
 from benchmarks.lab.cost import EXPANSION_2, STEP_20, ExpansionCurve, StepCurve
 from benchmarks.lab.transport import DIRECT, Link
-from specsplit.values import DrafterKind, PlanChanges
+from specsplit.values import DrafterKind, Host, PlanChanges
 
 
 class Policy(StrEnum):
@@ -71,6 +71,21 @@ class Scenario:
     """False if an oracle steps without waiting for drafters."""
     warm: bool = False
     """True if drafters have the calibrations of an earlier run of the same."""
+    shared_cores: int = 0
+    """Cores that a verifier computes on with as many threads, and its only drafter with one; 0: each has cores of its own."""
+    priced: bool = True
+    """False if drafters are not told that they share cores."""
+
+    def __post_init__(self) -> None:
+        if self.shared_cores and len(self.drafters) > 1:
+            raise ValueError("cores are shared with one drafter at most")
+
+    @property
+    def hosts(self) -> tuple[Host, Host]:
+        """Where verifiers and drafters compute."""
+        cores = Host.ranges(range(self.shared_cores))
+        machine = "lab" if self.shared_cores else ""
+        return Host(machine, cores, self.shared_cores), Host(machine, cores, 1)
 
     @property
     def knows_text(self) -> bool:

@@ -50,6 +50,16 @@ def _paired(cost_ms: float, delay_ms: float) -> list[Scenario]:
     return [scenario, replace(scenario, plan=SERIAL), replace(scenario, policy=Policy.GOODPUT)]
 
 
+def _sharing(drafter: DrafterSpec) -> list[Scenario]:
+    """Such a drafter on cores of its own, and on two and on the one of its verifier, where it is told and where it is not."""
+    apart = Scenario("cores of its own", drafters=(drafter,), requests=8)
+    return [apart] + [
+        replace(apart, name=f"{name}, {'priced' if priced else 'not told'}", shared_cores=cores, priced=priced)
+        for cores, name in ((2, "one of the verifier's two cores"), (1, "the verifier's core"))
+        for priced in (False, True)
+    ]
+
+
 GROUPS: dict[str, list[Scenario]] = {
     "static": [
         *_both(Scenario("as it is")),
@@ -98,6 +108,12 @@ GROUPS: dict[str, list[Scenario]] = {
         for cost_ms in (0.5, 1.0, 2.0, 4.0)
         for delay_ms in (0.0, 0.5, 2.5, 5.0)
         for scenario in _paired(cost_ms, delay_ms)
+    ],
+    "cores": [
+        replace(scenario, policy=policy)
+        for drafter in (STANDALONE, EAGLE3)
+        for policy in (Policy.STATIC, Policy.GOODPUT)
+        for scenario in _sharing(drafter)
     ],
     "8b": [replace(_batch(size), policy=policy) for size in BATCHES for policy in Policy],
 }

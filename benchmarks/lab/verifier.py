@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from benchmarks.lab.cores import Cores
 from benchmarks.lab.cost import StepCurve
 from benchmarks.lab.events import Timeline
 from benchmarks.lab.source import Target
@@ -37,6 +38,7 @@ class Verifier:
         core: EngineCore,
         target: Target,
         curve: StepCurve,
+        cores: Cores,
         tell: Callable[[int, Output], None],
         observe: Callable[[StepResult], None],
     ) -> None:
@@ -45,6 +47,7 @@ class Verifier:
         self._core = core
         self._target = target
         self._curve = curve
+        self._cores = cores
         self._tell = tell
         self._observe = observe
         self.wires: dict[str, Wire] = {}
@@ -96,11 +99,12 @@ class Verifier:
     def _run(self, step: StepInput) -> None:
         self._in_flight = True
         seconds = self._curve.of(step)
-        output = replace(self._target.run(step), started=self._timeline.clock.now(), forward_s=seconds, cold=False)
-        self._timeline.after(seconds, lambda: self._ran(step, output))
+        output, began = replace(self._target.run(step), cold=False), self._timeline.clock.now()
+        self._cores.step(seconds, lambda: self._ran(step, output, began, seconds))
 
-    def _ran(self, step: StepInput, output: StepOutput) -> None:
-        result = self._core.commit(step, output)
+    def _ran(self, step: StepInput, output: StepOutput, began: float, seconds: float) -> None:
+        taken_s = self._timeline.clock.now() - began if self._cores.shared else seconds
+        result = self._core.commit(step, replace(output, started=began, forward_s=taken_s))
         self._in_flight = False
         self._send()
         self._observe(result)

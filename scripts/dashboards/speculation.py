@@ -288,6 +288,16 @@ def _drafting() -> Row:
             ],
             spans="spec_grow",
         ),
+        lines(
+            "Expansions used",
+            "used: a node of the expansion was committed. wasted: none was, yet. A drafter that takes cores of its verifier wastes few.",
+            "suffix: expansions/s",
+            [
+                Query(CHOICE.rate(table.USED_EXPANSIONS), "used"),
+                Query(f"{CHOICE.rate(table.DRAWN_EXPANSIONS)} - {CHOICE.rate(table.USED_EXPANSIONS)}", "wasted"),
+            ],
+            spans="expansion",
+        ),
         chart(
             "Messages",
             table.DRAFT_MESSAGES,

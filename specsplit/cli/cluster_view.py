@@ -23,6 +23,7 @@ def view(cluster: Cluster, address: str, most_rows: int | None = None) -> Render
     speculating = [member for member in members if member.speculation is not None]
     drawn: list[RenderableType] = [Fitted(_title(cluster, address), MEMBERS, members, _counted(members), most_rows)]
     drawn += _said(members, partial(_other_build, cluster.build))
+    drawn += _said(members, partial(_in_the_way, members))
     if speculating:
         drawn.append(Fitted("speculation, lately", SPECULATION, speculating, most_rows=most_rows))
         drawn += _said(speculating, _without_drafts)
@@ -75,6 +76,16 @@ def _other_build(coordinators: str, member: Member) -> str:
     return f"{own}, the coordinator is {coordinators}"
 
 
+def _in_the_way(members: Sequence[Member], drafter: Member) -> str:
+    """Say so where a drafter takes cores of verifiers on its machine."""
+    if isinstance(drafter.role, ModelInfo):
+        return ""
+    verifiers = [each for each in members if isinstance(each.role, ModelInfo)]
+    taken = {each.member_id: drafter.host.contention(each.host) for each in verifiers}
+    cores = [f"{share:.0%} of those of {verifier}" for verifier, share in taken.items() if share]
+    return f"takes cores while it draws ahead: {', '.join(cores)}" if cores else ""
+
+
 def _without_drafts(member: Member) -> str:
     """Say why a verifier drafts nothing; empty if it does."""
     why = _report(member).no_drafts
@@ -104,6 +115,13 @@ def _wave(member: Member) -> str:
     return f"{member.wave.state(member.load.sessions)} {'after' if member.wave.parked else 'in'} {member.wave.number}"
 
 
+def _cores(member: Member) -> str:
+    host = member.host
+    if not host.machine or not host.busy_cores:
+        return host.device if host.machine else NOTHING
+    return f"{host.threads} of {','.join(map(str, host.cores))}"
+
+
 def _reads(member: Member) -> str:
     role = member.role
     return NOTHING if isinstance(role, ModelInfo) or not role.features else f"layers {role.features.layer_names}"
@@ -127,6 +145,14 @@ MEMBERS: Sequence[Column[Member]] = (
     Column("silent ms", "since its last heartbeat", 10, lambda member: str(member.silent_ms)),
     Column("state", "ready, or draining: it takes no new sessions", 1, _state, right=False),
     Column("build", "its version and commit", 9, lambda member: member.build or NOTHING, right=False),
+    Column(
+        "machine",
+        "a name of it, the same for all members on it",
+        14,
+        lambda member: member.host.machine or NOTHING,
+        right=False,
+    ),
+    Column("cores", "threads of its model, and the cores they may run on; or its device", 14, _cores, right=False),
     Column("rank", "its number in its group of ranks, from 0", 7, _rank, right=False),
     Column("wave", "what the rank does, in or after which wave of its group", 7, _wave, right=False),
 )

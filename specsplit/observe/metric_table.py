@@ -403,6 +403,16 @@ NODES_RECEIVED = Metric("specsplit_nodes_received", Kind.COUNTER, _VERIFIER, "No
 OPEN_SESSIONS = Metric("specsplit_open_sessions", Kind.GAUGE, _DRAFTER, "Sessions that a drafter grows for.", (KIND,))
 OPEN_STREAMS = Metric("specsplit_open_streams", Kind.GAUGE, _DRAFTER, "Verifiers that a drafter grows for.", (KIND,))
 EXPANSIONS = Metric("specsplit_expansions", Kind.COUNTER, _DRAFTER, "Forward passes of a drafter.", (KIND,))
+DRAWN_EXPANSIONS = Metric(
+    "specsplit_drawn_expansions",
+    Kind.COUNTER,
+    _DRAFTER,
+    "Forward passes of a drafter that brought nodes or candidates.",
+    (KIND,),
+)
+USED_EXPANSIONS = Metric(
+    "specsplit_used_expansions", Kind.COUNTER, _DRAFTER, "Those of them that a committed node came of.", (KIND,)
+)
 EXPANDED_NODES = Metric(
     "specsplit_expanded_nodes", Kind.COUNTER, _DRAFTER, "Nodes whose children were drafted, roots included.", (KIND,)
 )

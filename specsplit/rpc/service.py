@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 import grpc
 
 from specsplit.build import build
+from specsplit.host import host_of
 from specsplit.membership import Register, Role
 from specsplit.observe import announce, set_up
 from specsplit.observe.exposition import expose
@@ -21,7 +22,7 @@ from specsplit.rpc.channel import check_reachable, check_shown, dial
 from specsplit.rpc.descriptors import raise_limit
 from specsplit.rpc.member import Membership, member_id_of
 from specsplit.rpc.server import Server
-from specsplit.settings import MemberSettings, ServiceSettings
+from specsplit.settings import EngineSettings, MemberSettings, ServiceSettings
 from specsplit.values import Adaptive, ModelInfo
 
 _log = logging.getLogger(__name__)
@@ -165,12 +166,12 @@ class Service(Generic[B]):
         self.server.give_up()
 
 
-def registration(settings: MemberSettings, service: str, server: Server, role: Role) -> Register:
+def registration(settings: EngineSettings, service: str, server: Server, role: Role) -> Register:
     """What a member of a cluster says of itself when it joins; `service` is "verifier" or "drafter"."""
     address = server.address
     controllers = tuple(Adaptive) if isinstance(role, ModelInfo) else ()
     member_id = member_id_of(settings, service, address)
-    return Register(member_id, address, role, settings.max_sessions, controllers, build=build())
+    return Register(member_id, address, role, settings.max_sessions, controllers, build=build(), host=host_of(settings))
 
 
 def run_service(service: str, settings: S, make: Callable[[S], Service[B]]) -> int:

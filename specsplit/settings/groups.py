@@ -26,6 +26,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "coordinator",
             "member_id",
             "advertise",
+            "machine",
         ),
         "TLS, certificates and tokens": (
             "tls_cert",

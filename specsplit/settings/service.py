@@ -123,6 +123,9 @@ class MemberSettings(ServiceSettings):
     advertise: str = ""
     """host:port at which others reach this member. Empty: the bound address. An IPv6 host may stand without brackets, as a pod's address
     does in Kubernetes: what is behind the last colon is the port."""
+    machine: str = Field(default="", max_length=MAX_NAME)
+    """Name of the machine, the same for all members that compute on its cores: a drafter draws less ahead where it takes cores from its
+    verifier. Empty: found out; every virtual machine counts as a machine."""
     max_sessions: Count = Field(default=16, ge=1)
     """Sessions taken at once, at most."""
 

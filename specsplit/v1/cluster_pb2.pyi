@@ -21,7 +21,7 @@ class JoinRequest(_message.Message):
     def __init__(self, register: _Optional[_Union[RegisterReport, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReport, _Mapping]] = ..., draining: _Optional[_Union[DrainingReport, _Mapping]] = ..., wave: _Optional[_Union[_common_pb2.WaveReport, _Mapping]] = ...) -> None: ...
 
 class RegisterReport(_message.Message):
-    __slots__ = ("member_id", "address", "verifier", "drafter", "max_sessions", "controllers", "group", "build")
+    __slots__ = ("member_id", "address", "verifier", "drafter", "max_sessions", "controllers", "group", "build", "host")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class RegisterReport(_message.Message):
     CONTROLLERS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     BUILD_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     address: str
     verifier: _common_pb2.ModelInfo
@@ -38,7 +39,8 @@ class RegisterReport(_message.Message):
     controllers: _containers.RepeatedScalarFieldContainer[str]
     group: _common_pb2.GroupRank
     build: str
-    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., max_sessions: _Optional[int] = ..., controllers: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ..., build: _Optional[str] = ...) -> None: ...
+    host: _common_pb2.Host
+    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., max_sessions: _Optional[int] = ..., controllers: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ..., build: _Optional[str] = ..., host: _Optional[_Union[_common_pb2.Host, _Mapping]] = ...) -> None: ...
 
 class HeartbeatReport(_message.Message):
     __slots__ = ("load", "lost_drafters", "plan", "speculation", "prefixes")

@@ -320,6 +320,18 @@ class GroupRank(_message.Message):
     size: int
     def __init__(self, group_id: _Optional[str] = ..., rank: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
+class Host(_message.Message):
+    __slots__ = ("machine", "cores", "threads", "device")
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    machine: str
+    cores: _containers.RepeatedScalarFieldContainer[int]
+    threads: int
+    device: str
+    def __init__(self, machine: _Optional[str] = ..., cores: _Optional[_Iterable[int]] = ..., threads: _Optional[int] = ..., device: _Optional[str] = ...) -> None: ...
+
 class WaveReport(_message.Message):
     __slots__ = ("number", "parked", "wanted")
     NUMBER_FIELD_NUMBER: _ClassVar[int]

@@ -138,7 +138,7 @@ class GetClusterResponse(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., queued: _Optional[int] = ..., running: _Optional[int] = ..., failovers: _Optional[int] = ..., preemptions: _Optional[int] = ..., build: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("member_id", "address", "verifier", "drafter", "load", "draining", "silent_ms", "max_sessions", "plan", "speculation", "group", "wave", "build")
+    __slots__ = ("member_id", "address", "verifier", "drafter", "load", "draining", "silent_ms", "max_sessions", "plan", "speculation", "group", "wave", "build", "host")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +152,7 @@ class Member(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     WAVE_FIELD_NUMBER: _ClassVar[int]
     BUILD_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     address: str
     verifier: _common_pb2.ModelInfo
@@ -165,7 +166,8 @@ class Member(_message.Message):
     group: _common_pb2.GroupRank
     wave: _common_pb2.WaveReport
     build: str
-    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., draining: bool = ..., silent_ms: _Optional[int] = ..., max_sessions: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ..., wave: _Optional[_Union[_common_pb2.WaveReport, _Mapping]] = ..., build: _Optional[str] = ...) -> None: ...
+    host: _common_pb2.Host
+    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., draining: bool = ..., silent_ms: _Optional[int] = ..., max_sessions: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ..., wave: _Optional[_Union[_common_pb2.WaveReport, _Mapping]] = ..., build: _Optional[str] = ..., host: _Optional[_Union[_common_pb2.Host, _Mapping]] = ...) -> None: ...
 
 class GetPlanRequest(_message.Message):
     __slots__ = ()

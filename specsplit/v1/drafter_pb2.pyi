@@ -40,7 +40,7 @@ class DraftRequestEvent(_message.Message):
     def __init__(self, session_id: _Optional[int] = ..., open: _Optional[_Union[OpenEvent, _Mapping]] = ..., commit: _Optional[_Union[CommitEvent, _Mapping]] = ..., close: _Optional[_Union[CloseEvent, _Mapping]] = ..., features: _Optional[_Union[FeaturesEvent, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ...) -> None: ...
 
 class OpenEvent(_message.Message):
-    __slots__ = ("token_ids", "sampling", "plan", "vocabulary", "max_nodes", "traceparent", "features", "prompt_tokens", "step_us", "scope")
+    __slots__ = ("token_ids", "sampling", "plan", "vocabulary", "max_nodes", "traceparent", "features", "prompt_tokens", "step_us", "scope", "host")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class OpenEvent(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STEP_US_FIELD_NUMBER: _ClassVar[int]
     SCOPE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _common_pb2.Sampling
     plan: _common_pb2.Plan
@@ -61,7 +62,8 @@ class OpenEvent(_message.Message):
     prompt_tokens: int
     step_us: int
     scope: bytes
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.Vocabulary, _Mapping]] = ..., max_nodes: _Optional[int] = ..., traceparent: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureLayout, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., step_us: _Optional[int] = ..., scope: _Optional[bytes] = ...) -> None: ...
+    host: _common_pb2.Host
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.Vocabulary, _Mapping]] = ..., max_nodes: _Optional[int] = ..., traceparent: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureLayout, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., step_us: _Optional[int] = ..., scope: _Optional[bytes] = ..., host: _Optional[_Union[_common_pb2.Host, _Mapping]] = ...) -> None: ...
 
 class CommitEvent(_message.Message):
     __slots__ = ("number", "deepest_id", "token_ids", "step_us", "seen_id")

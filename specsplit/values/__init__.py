@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from specsplit.values.adaptive import Adaptive, Estimate
 from specsplit.values.control import AS_SET, Control
+from specsplit.values.host import Host
 from specsplit.values.logprobs import MAX_LOGPROBS, TokenLogprob, check_logprobs
 from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary, pages_held
 from specsplit.values.no_drafts import NoDrafts, NoDraftsCause
@@ -34,6 +35,7 @@ __all__ = [
     "Estimate",
     "FailoverCause",
     "FinishReason",
+    "Host",
     "Load",
     "Miss",
     "ModelInfo",

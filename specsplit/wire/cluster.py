@@ -22,7 +22,7 @@ from specsplit.membership import (
 )
 from specsplit.v1 import cluster_pb2 as pb
 from specsplit.values import ModelInfo, Plan
-from specsplit.wire import common, groups, speculation, verifier
+from specsplit.wire import common, groups, hosts, speculation, verifier
 from specsplit.wire.checks import check
 from specsplit.wire.limits import MAX_MEMBERS
 
@@ -134,6 +134,7 @@ def _register_to_wire(report: Register) -> pb.RegisterReport:
         controllers=report.controllers,
         group=groups.rank_to_wire(report.group),
         build=report.build,
+        host=hosts.host_to_wire(report.host),
     )
     if isinstance(report.role, ModelInfo):
         message.verifier.CopyFrom(common.model_to_wire(report.role))
@@ -145,7 +146,16 @@ def _register_to_wire(report: Register) -> pb.RegisterReport:
 def _register_from_wire(message: pb.RegisterReport) -> Register:
     role, controllers = common.role_from_wire(message, "register"), tuple(message.controllers)
     group = groups.rank_from_wire(message.group) if message.HasField("group") else None
-    return Register(message.member_id, message.address, role, message.max_sessions, controllers, group, message.build)
+    return Register(
+        message.member_id,
+        message.address,
+        role,
+        message.max_sessions,
+        controllers,
+        group,
+        message.build,
+        hosts.host_from_wire(message.host),
+    )
 
 
 def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:

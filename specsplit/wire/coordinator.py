@@ -23,7 +23,7 @@ from specsplit.requests import (
 )
 from specsplit.v1 import coordinator_pb2 as pb
 from specsplit.values import Control, ModelInfo, Plan, PlanChanges, TraceChanges
-from specsplit.wire import common, groups, speculation
+from specsplit.wire import common, groups, hosts, speculation
 from specsplit.wire.checks import check
 from specsplit.wire.misfits import misfit
 from specsplit.wire.no_drafts import no_drafts_from_wire, no_drafts_to_wire
@@ -303,6 +303,7 @@ def _member_to_wire(member: Member) -> pb.Member:
         group=groups.rank_to_wire(member.group),
         wave=groups.wave_to_wire(member.wave),
         build=member.build,
+        host=hosts.host_to_wire(member.host),
     )
 
 
@@ -320,6 +321,7 @@ def _member_from_wire(message: pb.Member) -> Member:
         group=groups.rank_from_wire(message.group) if message.HasField("group") else None,
         wave=groups.wave_from_wire(message.wave) if message.HasField("wave") else None,
         build=message.build,
+        host=hosts.host_from_wire(message.host),
     )
 
 

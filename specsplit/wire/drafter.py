@@ -11,7 +11,7 @@ from specsplit.features import FeatureLayout, Features
 from specsplit.speculation import Commit, Grow
 from specsplit.v1 import drafter_pb2 as pb
 from specsplit.values import DrafterInfo, Plan
-from specsplit.wire import common
+from specsplit.wire import common, hosts
 from specsplit.wire.checks import check
 from specsplit.wire.limits import (
     MAX_EVENTS,
@@ -164,6 +164,7 @@ def open_to_wire(event: Open) -> pb.OpenEvent:
         prompt_tokens=event.prompt_tokens,
         step_us=event.step_us,
         scope=event.scope,
+        host=hosts.host_to_wire(event.host),
     )
 
 
@@ -191,6 +192,7 @@ def open_from_wire(message: pb.OpenEvent) -> Open:
         message.prompt_tokens,
         message.step_us,
         message.scope,
+        hosts.host_from_wire(message.host),
     )
 
 

@@ -14,6 +14,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.prefix import REPORTED
 from specsplit.values import MAX_BIASES, MAX_LOGPROBS
 from specsplit.values.checks import MAX_NAME
+from specsplit.values.host import MAX_CORE_RANGES
 
 MAX_NODES = 65_536
 """Nodes of one session, and with that of one grow."""
@@ -95,6 +96,9 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "ModelInfo.eos_token_ids": Limit(entries=MAX_STOP_TOKENS),
         "DrafterInfo.model": _NAME,
         "GroupRank.group_id": _NAME,
+        "Host.machine": _NAME,
+        "Host.cores": Limit(entries=2 * MAX_CORE_RANGES),
+        "Host.device": _NAME,
         # coordinator.proto
         "GenerateRequest.request_id": _NAME,
         "GenerateRequest.text": Limit(length=MAX_TEXT),

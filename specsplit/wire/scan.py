@@ -19,7 +19,7 @@ from specsplit.wire.limits import Limit, limit_of
 
 SCANNED_BYTES = 16 * 2**10
 """Messages above this are scanned."""
-MAX_RECORDS = 2**16
+MAX_RECORDS = 2**17
 """Records of one message, those inside of it counted; what the limits allow a message of ours is less."""
 
 _VARINT, _DELIMITED = 0, 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from benchmarks.lab.arrivals import Burst, Closed, Poisson, Steady, Trace
 from benchmarks.lab.command import files_of
+from benchmarks.lab.cores import Cores
 from benchmarks.lab.cost import ExpansionCurve, StepCurve
 from benchmarks.lab.events import Timeline
 from benchmarks.lab.figures import figures, measured
@@ -97,6 +100,55 @@ def test_a_serial_session_takes_the_time_that_its_parts_add_up_to(tmp_path: Path
     assert found["rate"] == pytest.approx(4 / 0.030)
     assert found["expansions"] == 2
     assert found["idle"] == pytest.approx(1 - 8 / 30)
+
+
+def ends(contention: float, work_s: float, expansions: Sequence[tuple[float, float]], begins: float = 0.0) -> float:
+    """When a step ends that begins then, if expansions of so many seconds begin at these moments."""
+    timeline, ended = Timeline(), list[float]()
+    cores = Cores(timeline, contention)
+    for moment, seconds in expansions:
+        timeline.at(moment, partial(cores.take, seconds))
+    timeline.at(begins, lambda: cores.step(work_s, lambda: ended.append(timeline.clock.now())))
+    timeline.run()
+    (end,) = ended
+    return end
+
+
+@pytest.mark.parametrize(
+    ("contention", "expansions", "begins", "end"),
+    [
+        (0.0, [(0.0, 9.0)], 0.0, 4.0),
+        (0.5, [], 0.0, 4.0),
+        (0.5, [(1.0, 2.0)], 0.0, 5.0),  # half of two seconds
+        (0.5, [(1.0, 2.0), (3.0, 2.0)], 0.0, 6.0),
+        (0.5, [(1.0, 9.0)], 0.0, 7.0),  # it ends before the expansion does: three seconds of work take six
+        (1.0, [(1.0, 2.0)], 0.0, 6.0),  # it stands still
+        (0.5, [(0.0, 3.0)], 1.0, 6.0),  # it begins beside an expansion of which two seconds are left
+        (0.5, [(0.0, 1.0)], 2.0, 6.0),
+    ],
+)
+def test_an_expansion_stretches_the_step_that_it_takes_cores_from(
+    contention: float, expansions: Sequence[tuple[float, float]], begins: float, end: float
+) -> None:
+    assert ends(contention, 4.0, expansions, begins) == pytest.approx(end)
+
+
+@pytest.mark.parametrize("name", ["standalone", "eagle3"])
+@pytest.mark.parametrize("cores", [1, 2])
+def test_on_its_verifiers_cores_a_drafter_wastes_one_expansion_for_two_that_are_used_and_is_no_slower(
+    name: str, cores: int
+) -> None:
+    source = ReplaySource(Recorded.read(TRACES / f"{name}.jsonl"))
+    told, untold = (
+        measured(Scenario("shared", requests=3, shared_cores=cores, priced=priced), source) for priced in (True, False)
+    )
+    assert 2 * float(str(told["wasted"])) <= float(str(told["used"]))
+    assert float(str(told["rate"])) >= float(str(untold["rate"]))
+
+
+def test_cores_are_shared_with_one_drafter_at_most() -> None:
+    with pytest.raises(ValueError, match="one drafter at most"):
+        Scenario("crowd", drafters=(DrafterSpec(), DrafterSpec()), shared_cores=2)
 
 
 def test_without_drafters_every_step_commits_one_token(tmp_path: Path) -> None:

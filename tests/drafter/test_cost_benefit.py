@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit_drafter.growth.acknowledgements import Acknowledgements
 from specsplit_drafter.growth.cost_benefit import DEFAULT_ACCEPT_LENGTH, DEFAULT_STEP_S, HIGHEST_FLOOR, CostBenefit
+from specsplit_drafter.growth.usage import Usage
 
 
 def after_commits(cost_benefit: CostBenefit, tokens: int, count: int = 200) -> CostBenefit:
@@ -55,6 +57,43 @@ def test_an_expansion_has_to_bring_a_hundredth_of_its_time_and_more_where_it_may
         missing.observe_commit(1, hit=False)
     assert missing.pays(0.0016, 0.003)  # half of the expansion, after every commit
     assert not missing.pays(0.0014, 0.003)
+
+
+def sharing(contention: float, usage: Usage | None = None) -> CostBenefit:
+    """Steps of 20 ms that commit 4 tokens, as in the worked example: a token saves 5 ms."""
+    return after_commits(CostBenefit(1e-6, 20_000, contention, usage), tokens=4)
+
+
+@pytest.mark.parametrize(("contention", "least_uses"), [(0.0, 0.004), (0.5, 1 / 3), (1.0, 0.5), (0.1, 1 / 11)])
+def test_on_shared_cores_an_expansion_has_to_bring_what_it_takes_and_not_do_better_to_wait(
+    contention: float, least_uses: float
+) -> None:
+    cost_benefit = sharing(contention)
+    assert cost_benefit.pays(1.01 * least_uses * cost_benefit.token_s, 0.002)
+    assert not cost_benefit.pays(0.99 * least_uses * cost_benefit.token_s, 0.002)
+    # An expansion of 20 ms takes more than its uses save unless there are four of them, by the share.
+    assert cost_benefit.pays(1.01 * 0.020 * max(contention, 0.01), 0.020)
+    assert not cost_benefit.pays(0.99 * 0.020 * max(contention, 0.01), 0.020)
+
+
+def test_what_was_promised_and_did_not_come_makes_expansions_dearer_on_shared_cores_alone() -> None:
+    usage = Usage()
+    alone, shared = sharing(0.0, usage), sharing(0.5, usage)
+    saved_s = 0.5 * alone.token_s
+    assert alone.pays(saved_s, 0.002) and shared.pays(saved_s, 0.002)
+    for _ in range(100):
+        usage.begin()
+        usage.draw(np.array([5]), np.array([0.9]))
+    assert usage.ratio < 0.1
+    assert alone.pays(saved_s, 0.002) and not shared.pays(saved_s, 0.002)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.1), st.floats(1e-6, 0.1), st.integers(500, 100_000))
+def test_more_sharing_never_makes_more_expansions_pay(
+    one: float, other: float, saved_s: float, expansion_s: float, step_us: int
+) -> None:
+    least, most = (CostBenefit(1e-6, step_us, share) for share in sorted((one, other)))
+    assert least.pays(saved_s, expansion_s) or not most.pays(saved_s, expansion_s)
 
 
 def test_the_round_trip_is_the_least_time_from_a_grow_to_a_commit_that_has_seen_it() -> None:

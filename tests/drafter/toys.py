@@ -16,7 +16,7 @@ from specsplit.model import CausalLM
 from specsplit.model.attention.interface import NAME
 from specsplit.speculation import Commit, Grow, Mirror, Original
 from specsplit.tree import ROOT, TokenTree
-from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Plan, Sampling, Vocabulary
+from specsplit.values import DrafterInfo, DrafterKind, Host, ModelInfo, Plan, Sampling, Vocabulary
 from specsplit_drafter.drafts.proposer import (
     AppliedCommit,
     Children,
@@ -240,10 +240,17 @@ class Always(LevelCost):
 
 
 def table_of(
-    proposer: Proposer, *, width: int = 64, survival: float = 0.002, max_sessions: int = 8, levels: int = 1
+    proposer: Proposer,
+    *,
+    width: int = 64,
+    survival: float = 0.002,
+    max_sessions: int = 8,
+    levels: int = 1,
+    host: Host | None = None,
 ) -> SessionTable:
     """A table with these limits, whose expansions draw so many levels."""
-    table = SessionTable(proposer, TableLimits(max_sessions, width, price_s(survival) * 1e6, levels), TickingClock())
+    limits = TableLimits(max_sessions, width, price_s(survival) * 1e6, levels, host or Host())
+    table = SessionTable(proposer, limits, TickingClock())
     table.expansion_cost.level_cost = Always()
     return table
 

@@ -83,18 +83,24 @@ class ForkedPopen(Forked):
     """What `specsplit.cli.local` uses of `subprocess.Popen`."""
 
     def __init__(self, command: Sequence[str], *, errors: str, **_: object) -> None:
-        """`command` is `python -m MODULE ARGUMENTS`. It has pipes as stdin and stdout, stderr in stdout, and a session of its own."""
+        """`command` is `python -m MODULE ARGUMENTS`. It has pipes as stdin and stdout, stderr in stdout, a session of its own, and the
+        cores of the thread that starts it.
+        """
+        cores = os.sched_getaffinity(0)
         its_stdin, stdin = os.pipe()
         stdout, its_stdout = os.pipe()
         with Connection(its_stdin, writable=False) as reads, Connection(its_stdout, readable=False) as writes:
-            super().__init__(FORKING.Process(target=_run, args=(command[2:], reads, writes), daemon=True), command)
+            super().__init__(
+                FORKING.Process(target=_run, args=(command[2:], reads, writes, cores), daemon=True), command
+            )
         self.stdin = os.fdopen(stdin, "w")
         self.stdout = os.fdopen(stdout, errors=errors)
 
 
-def _run(words: Sequence[str], reads: Connection, writes: Connection) -> None:
-    """Be `python -m MODULE ARGUMENTS`."""
+def _run(words: Sequence[str], reads: Connection, writes: Connection, cores: set[int]) -> None:
+    """Be `python -m MODULE ARGUMENTS`, on these cores."""
     os.setsid()
+    os.sched_setaffinity(0, cores)
     for file, ours in ((reads, (0,)), (writes, (1, 2))):
         for number in ours:
             os.dup2(file.fileno(), number)

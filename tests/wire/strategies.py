@@ -1,4 +1,4 @@
-"""Features and what drafters say of them, as hypothesis draws them."""
+"""Features and what drafters say of them, and where members compute, as hypothesis draws them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from specsplit.draft_events import FeaturesRead
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed, Features
+from specsplit.values import Host
 
 U32_MAX = 2**32 - 1
 DIGESTS = st.sampled_from(["0f" * 32, "ab" * 32])
@@ -22,6 +23,12 @@ needs = (
 layouts = st.just(FeatureLayout()) | st.builds(
     FeatureLayout, widths, st.sampled_from([each for each in FeatureFormat if each is not FeatureFormat.TARGET])
 )
+MACHINES = ["a", "b"]
+cores = st.sets(st.integers(0, 11)).map(Host.ranges)
+hosts = st.just(Host()) | st.builds(
+    Host, st.sampled_from(MACHINES), cores, st.integers(0, 16), st.sampled_from(["cpu", "cuda:1"])
+)
+"""Not told, or one of two machines of twelve cores."""
 reads = st.builds(FeaturesRead, st.integers(0, U32_MAX))
 
 

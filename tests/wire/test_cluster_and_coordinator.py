@@ -40,7 +40,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit.wire import cluster, coordinator
-from tests.wire.strategies import needs
+from tests.wire.strategies import hosts, needs
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -60,7 +60,15 @@ controllers = st.lists(NAME, max_size=3).map(tuple)
 registers = st.builds(membership.Register, NAME, ADDRESS, roles, st.integers(1, 2**32 - 1), controllers)
 group_ranks = st.builds(membership.GroupRank, NAME, st.integers(0, 7), st.integers(8, 2048))
 ranks = st.builds(
-    membership.Register, NAME, ADDRESS, models, st.integers(1, 2**32 - 1), controllers, st.none() | group_ranks, NAMED
+    membership.Register,
+    NAME,
+    ADDRESS,
+    models,
+    st.integers(1, 2**32 - 1),
+    controllers,
+    st.none() | group_ranks,
+    NAMED,
+    hosts,
 )
 WAVE = st.integers(0, membership.MAX_WAVES - 1)
 waves = st.builds(membership.WaveReport, WAVE, st.booleans(), st.booleans())
@@ -134,6 +142,7 @@ members = st.builds(
     st.none() | group_ranks,
     st.none() | waves,
     TEXT,
+    hosts,
 )
 clusters = st.builds(membership.Cluster, st.lists(members, max_size=3).map(tuple), U32, U32, U64, U64, TEXT)
 

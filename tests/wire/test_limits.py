@@ -20,7 +20,8 @@ from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed
 from specsplit.membership import Cluster, Member, Roster
 from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest
 from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
-from specsplit.values import MAX_BIASES, Endpoint, Load, ModelInfo, Plan, Sampling, Vocabulary
+from specsplit.values import MAX_BIASES, Endpoint, Host, Load, ModelInfo, Plan, Sampling, Vocabulary
+from specsplit.values.host import MAX_CORE_RANGES
 from specsplit.wire import cluster, coordinator, drafter, verifier, watching
 from specsplit.wire.checks import check
 from specsplit.wire.limits import (
@@ -197,9 +198,10 @@ LONG = "x" * MAX_NAME
 def test_the_largest_messages_of_our_own_are_not_taken_for_an_attack() -> None:
     plan, load = Plan(), Load(1, 1, 1, 1, 1, 1.0)
     model = ModelInfo(LONG, Vocabulary(9, LONG), 9, (1,))
-    members = (Member(LONG, LONG, model, 9, load, True, 9, plan, build=LONG),) * MAX_MEMBERS
+    host = Host(LONG, Host.ranges(range(0, 2 * MAX_CORE_RANGES, 2)), 9, LONG)
+    members = (Member(LONG, LONG, model, 9, load, True, 9, plan, build=LONG, host=host),) * MAX_MEMBERS
     sampling = Sampling(1, 1, 0.5, 0.5, 1, (), 1.5, 0.5, 0.5)
-    opened = Open((1,), sampling, plan, Vocabulary(9, LONG), 9, LONG, FeatureLayout(8), 1)
+    opened = Open((1,), sampling, plan, Vocabulary(9, LONG), 9, LONG, FeatureLayout(8), 1, 0, host=host)
     endpoint = Endpoint("d", "host:1", FeatureNeed((1,), 9, FeatureFormat.TARGET, LONG, 9))
     for message in (
         coordinator.cluster_to_wire(Cluster(members, 9, 9)),
@@ -244,7 +246,7 @@ def delimited(number: int, data: bytes) -> bytes:
 )
 def test_a_message_of_very_many_fields_is_refused_whatever_they_are(data: bytes) -> None:
     message = request_reader(verifier_pb2.DecodeRequest.FromString)(data)
-    with pytest.raises(InvalidRequest, match="holds more than 65,536 fields"):
+    with pytest.raises(InvalidRequest, match=f"holds more than {MAX_RECORDS:,} fields"):
         verifier.decode_from_wire(message, 9)
 
 

@@ -33,7 +33,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit.wire import common, drafter, verifier, watching
-from tests.wire.strategies import features, layouts, needs, reads
+from tests.wire.strategies import features, hosts, layouts, needs, reads
 
 VOCAB = 50
 u32 = st.integers(0, 2**32 - 1)
@@ -83,7 +83,7 @@ resumed = st.builds(
 )  # fmt: skip
 opens = st.builds(
     Open, tokens, samplings, plans, st.just(Vocabulary(VOCAB)), st.integers(1, 4096), st.text(max_size=9), layouts,
-    st.integers(0, 1), u32, scopes,
+    st.integers(0, 1), u32, scopes, hosts,
 )  # fmt: skip
 commits = st.builds(Commit, st.integers(1, 2**31), st.integers(0, 2**63), tokens, u32, st.integers(0, 2**63))
 

@@ -198,6 +198,7 @@ class MemberState:
             group=self.who.group,
             wave=self.wave,
             build=self.who.build,
+            host=self.who.host,
         )
 
 

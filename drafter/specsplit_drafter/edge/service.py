@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from specsplit.clock import Clock, SystemClock
 from specsplit.errors import LoadError, SpecsplitError
+from specsplit.host import host_of
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.model_thread import ModelThread
 from specsplit.ranks.environment import ALONE, RankEnvironment
@@ -128,7 +129,7 @@ def load_table(settings: DrafterSettings, clock: Clock, rank: int = 0) -> Sessio
     """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError and RankLost."""
     pace = _pace(settings, clock)
     levels = settings.expand_levels if pace is unpaced else 1  # the curve of a paced device is that of one level
-    limits = TableLimits(settings.max_sessions, settings.expand_width, settings.node_us, levels)
+    limits = TableLimits(settings.max_sessions, settings.expand_width, settings.node_us, levels, host_of(settings))
     table = SessionTable(load_proposer(settings, clock, rank), limits, clock, pace)
     freeze_heap()
     return table

@@ -141,6 +141,8 @@ class Engine:
             committed_nodes=counts.committed_nodes,
             used_pages=pages.used,
             total_pages=pages.total,
+            drawn_expansions=counts.usage.drawn,
+            used_expansions=counts.usage.used,
             expansion_ms=self._expansion_times.mean_ms,
             graphs=self._table.proposer.graphs,
         )

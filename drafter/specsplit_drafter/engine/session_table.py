@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from specsplit.errors import Exhausted, IllegalEvent, Incompatible, InvalidReque
 from specsplit.features import FeatureLayout, Features
 from specsplit.speculation import Commit, Grow, Original
 from specsplit.tree import Ints
-from specsplit.values import Plan
+from specsplit.values import Host, Plan
 from specsplit.wire.common import check_tokens
 from specsplit_drafter.drafts.calibration import Calibrations
 from specsplit_drafter.drafts.proposer import Children, ExpansionOutcome, FrontierPart, Proposer, SessionKey, WholeTree
@@ -28,6 +28,7 @@ from specsplit_drafter.engine.rounds import Rounds
 from specsplit_drafter.growth.cost import ExpansionCost, expansions_per_message
 from specsplit_drafter.growth.cost_benefit import CostBenefit
 from specsplit_drafter.growth.growth import Growth, choose
+from specsplit_drafter.growth.usage import Usage
 from specsplit_drafter.kinds.isolation import error_of
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,8 @@ class TableLimits:
     """The least price of a node: the time to send and to apply it, in microseconds."""
     expand_levels: int = 1
     """Levels that one expansion draws at most."""
+    host: Host = field(default_factory=Host)
+    """Where the drafter computes; verifiers tell where they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class DraftCounts:
     """Applied."""
     committed_nodes: int = 0
     """Nodes that these accepted."""
+    usage: Usage = field(default_factory=Usage)
+    """Expansions, and those that were used."""
 
 
 class SessionTable:
@@ -160,6 +165,8 @@ class SessionTable:
             expansions = self.proposer.expand(frontier, levels)
         self.rounds.read(self.proposer.pending)
         self.expansion_cost.levels, self.expansion_cost.useful_levels = _levels_of(expansions), 0
+        if any(isinstance(found, Children | WholeTree) for found in expansions):
+            self.counts.usage.begin()
         self.expansion_cost.rows = num_nodes + pending - self._pending(frontier)
         for part, expansion in zip(frontier, expansions, strict=True):
             try:
@@ -277,7 +284,12 @@ class SessionTable:
             original,
             event.plan,
             self._limits.expand_width,
-            CostBenefit(self._limits.node_us / 1e6, event.step_us),
+            CostBenefit(
+                self._limits.node_us / 1e6,
+                event.step_us,
+                self._limits.host.contention(event.host),
+                self.counts.usage,
+            ),
             calibration,
             info.max_context,
             max_depth=self.proposer.max_depth,

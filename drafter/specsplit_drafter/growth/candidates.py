@@ -15,6 +15,7 @@ from specsplit.tree import ROOT, Flags, Ints, Scores, TokenTree, as_sent
 from specsplit_drafter.drafts.calibration import DistanceCalibration
 from specsplit_drafter.drafts.proposer import Children, WholeTree
 from specsplit_drafter.growth.placement import Placement, PlacementLimits, Rescored, place
+from specsplit_drafter.growth.usage import Usage
 
 NO_NODES: Final[Ints] = np.empty(0, dtype=np.int64)
 NO_EDGES: Final[Scores] = np.empty(0)
@@ -88,7 +89,7 @@ class Candidates:
 class CandidatePool:
     """One session's candidates, and the raw children of every expanded node."""
 
-    def __init__(self, tree: TokenTree, calibration: DistanceCalibration) -> None:
+    def __init__(self, tree: TokenTree, calibration: DistanceCalibration, usage: Usage | None = None) -> None:
         self._tree = tree
         self._calibration = calibration
         self._candidates = Candidates.none()
@@ -98,6 +99,9 @@ class CandidatePool:
         """The node's row in them."""
         self._distances = tree.attach(np.int64, _NOT_EXPANDED)
         """Guessed states between the node and the last true feature, when it was expanded: one more than its parent had then."""
+        self._usage = usage or Usage()
+        self._marks = tree.attach(np.int64, 0)
+        """What the usage calls the latest expansion of the node."""
 
     def distances(self, slots: Ints) -> Ints:
         """Count the guessed states between nodes that are to be expanded and the last true feature [n]."""
@@ -116,6 +120,7 @@ class CandidatePool:
         )  # without its levels, which would be kept alive by it
         self._expansions.data[slots], self._distances.data[slots] = kept, distances
         self._rows.data[slots] = np.arange(len(slots))
+        self._marks.data[slots] = self._usage.draw(slots, np.exp(tree.log_survivals(slots)))
         edges = as_sent(self._calibration.log_probabilities(children.log_probabilities, distances))
         if len(again):
             self._candidates = self._candidates.where(~np.isin(self._candidates.parents, again))
@@ -149,6 +154,7 @@ class CandidatePool:
     def expanded(self, slots: Ints, rows: Ints, children: Children) -> None:
         """Keep the children [n, c] of the nodes of a tree that was drawn whole: row `rows[i]` is of the node `slots[i]`."""
         self._expansions.data[slots], self._rows.data[slots], self._distances.data[slots] = children, rows, 0
+        self._marks.data[slots] = self._usage.root_mark
 
     @property
     def shifts(self) -> Scores:
@@ -164,10 +170,12 @@ class CandidatePool:
         return found
 
     def learn(self, slot: int, pick: int) -> None:
-        """Have the calibration observe what the target picked behind a node, if the node was expanded."""
+        """Have calibration and usage observe what the target picked behind a node, if the node was expanded."""
         expansion: Children | None = self._expansions.data[slot]
         if expansion is None:
             return
+        if self._tree.holds(np.array([slot]), np.array([pick]))[0]:
+            self._usage.use(int(self._marks.data[slot]))
         row = self._rows.data[slot]
         raw = expansion.log_probabilities[row]
         possible = np.isfinite(raw).nonzero()[0]  # not what the session's filters forbid

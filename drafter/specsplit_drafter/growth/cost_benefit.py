@@ -9,6 +9,25 @@ The least price is a setting. Where nodes come late, because the wire or the ver
 likeliest are sent, and the others stay candidates.
 
 Worked example: steps of 20 ms that commit 4 tokens each, and a price of 1 us: the floor is 1 * 4 / 20,000 = 0.0002.
+
+An expansion takes time too. On cores of the drafter's own that costs little, and it is made unless it saves next to nothing. On cores that
+are the verifier's as well it takes a share c of its time from the verifier (`contention`), and it pays under two conditions more. What it
+saves, in uses that are to be expected by what became of others, is at least what it takes:
+
+    ratio * saved > c * expansion_s                                       (ratio: usage.py)
+
+And it does not do better to wait. A node that is expanded behind the commit that makes it the root is used for certain, and the verifier
+goes without its children for an expansion's time. One that is expanded ahead, with u uses to be expected, spares that time in u of the
+cases, and takes c of it for nothing in the others. So u > (1 - u) * c, which is
+
+    ratio * survivals > c / (1 + c).
+
+Others compute on these cores too, and what is wasted is theirs. So while less than 0.7 of the expansions of late were used, u is one half
+at least.
+
+Worked example: a verifier computes on two cores, and its drafter on one of them: c = 1/2. Steps take 20 ms and commit 4 tokens, so a token
+saves 5 ms. An expansion of 2 ms takes 1 ms from the verifier, so it saves what it takes with 0.2 uses; since waiting does better up to a
+third, it is made from there on. On cores of its own it pays from 0.004 on.
 """
 
 from __future__ import annotations
@@ -16,6 +35,7 @@ from __future__ import annotations
 from typing import Final
 
 from specsplit_drafter.growth.acknowledgements import Acknowledgements
+from specsplit_drafter.growth.usage import Usage
 
 SMOOTHING: Final = 0.1
 DEFAULT_STEP_S: Final = 0.020
@@ -35,12 +55,17 @@ PRICE_FALL: Final = 0.98
 HIGHEST_FLOOR: Final = 0.5
 LEAST_RETURN: Final = 0.01
 """Share of its own time that an expansion has to save at least."""
+RATHER_USED: Final = 0.5
+"""Uses that are to be expected of an expansion on shared cores while many are wasted."""
 
 
 class CostBenefit:
     """Cost and benefit of the nodes of one session."""
 
-    def __init__(self, price_s: float, step_us: int = 0) -> None:
+    def __init__(self, price_s: float, step_us: int = 0, contention: float = 0.0, usage: Usage | None = None) -> None:
+        """`contention`: share of an expansion's time that it takes from the verifier. `usage`: of the drafter; None: a new one."""
+        self.usage = usage or Usage()
+        self._contention = contention
         self.acknowledgements = Acknowledgements()
         self._least_price_s = self._price_s = price_s
         self.step_s = DEFAULT_STEP_S
@@ -87,4 +112,12 @@ class CostBenefit:
         miss.
         """
         lost = self._miss_rate * min(1.0, expansion_s / self.step_s) / 2
-        return saved_s >= max(LEAST_RETURN, lost) * expansion_s
+        return saved_s >= max(LEAST_RETURN, lost) * expansion_s and self._pays_verifier(saved_s, expansion_s)
+
+    def _pays_verifier(self, saved_s: float, expansion_s: float) -> bool:
+        """Tell whether what is saved, by what is used of it, is worth the time that an expansion takes from the verifier."""
+        share, saved_s = self._contention, self.usage.ratio * saved_s
+        if not share:
+            return True
+        least_uses = max(share / (1 + share), RATHER_USED if self.usage.wasteful else 0.0)
+        return saved_s >= max(share * expansion_s, least_uses * self.token_s)

@@ -60,7 +60,7 @@ class Growth:
         self._max_depth = max_depth
         self._redraws = redraws
         self._expandable = ExpandableNodes(original.tree, width, self._depth(), max_context, shares_root=shares_root)
-        self._candidate_pool = CandidatePool(original.tree, calibration)
+        self._candidate_pool = CandidatePool(original.tree, calibration, cost_benefit.usage)
         self._unsent = UnsentGrows()
         self._chosen: Ints = _NO_SLOTS
         """Nodes that are being expanded."""

@@ -42,6 +42,7 @@ class DrafterMetrics(Metrics):
         sessions, streams = made.gauge(table.OPEN_SESSIONS, kind), made.gauge(table.OPEN_STREAMS, kind)
         pages, used = made.gauge(table.KV_PAGES), made.gauge(table.KV_PAGES_USED)
         expansions, expanded = made.counter(table.EXPANSIONS, kind), made.counter(table.EXPANDED_NODES, kind)
+        drawn, used_ones = made.counter(table.DRAWN_EXPANSIONS, kind), made.counter(table.USED_EXPANSIONS, kind)
         pushed = made.counter(table.PUSHED_NODES, kind)
         commits, committed = made.counter(table.COMMITS_APPLIED, kind), made.counter(table.COMMITTED_NODES, kind)
 
@@ -50,6 +51,8 @@ class DrafterMetrics(Metrics):
             sessions.set(totals.sessions)
             streams.set(totals.streams)
             expansions.stand_at(totals.expansions)
+            drawn.stand_at(totals.drawn_expansions)
+            used_ones.stand_at(totals.used_expansions)
             expanded.stand_at(totals.expanded_nodes)
             pushed.stand_at(totals.pushed_nodes)
             commits.stand_at(totals.commits)

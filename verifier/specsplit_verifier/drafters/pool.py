@@ -17,7 +17,7 @@ from specsplit.features import FeatureLayout, FeatureNeed, Features
 from specsplit.membership import HandOver
 from specsplit.records import DraftCounters
 from specsplit.speculation import Commit, Grow, Mirror
-from specsplit.values import Endpoint, Plan, Vocabulary
+from specsplit.values import Endpoint, Host, Plan, Vocabulary
 from specsplit_verifier.drafters.memory import DrafterMemory
 from specsplit_verifier.records.events import FromDrafter, Sends
 from specsplit_verifier.records.feed import FeatureSource, Feed, Overrun, Recipe
@@ -35,10 +35,18 @@ REFUSED_S = 30.0  # a drafter that could not take a session for now is asked aga
 class DrafterPool:
     """Attaches drafters to sessions, and replaces those that are lost. Events for drafters wait for `outgoing`."""
 
-    def __init__(self, vocabulary: Vocabulary, max_nodes: int, features: FeatureSource | None = None) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        max_nodes: int,
+        features: FeatureSource | None = None,
+        host: Host | None = None,
+    ) -> None:
+        """`host`: where the verifier computes, which drafters are told; None: they are not."""
         self._vocabulary = vocabulary
         self._max_nodes = max_nodes
         self._features = features
+        self._host = host or Host()
         self._roster: Sequence[Endpoint] = ()
         self._memory = DrafterMemory()
         self._retry_at = 0.0
@@ -134,6 +142,7 @@ class DrafterPool:
             session.prompt_length,
             self._step_us,
             request.scope,
+            self._host,
         )
 
     def _feed(self, session: Session, need: FeatureNeed) -> Feed | None:

@@ -23,13 +23,14 @@ from functools import partial
 from specsplit.clock import Clock
 from specsplit.errors import RankLost
 from specsplit.features import FeatureNeed
+from specsplit.host import host_of
 from specsplit.membership import StartWave
 from specsplit.model.pages.pool import PagePool
 from specsplit.model.pages.states import RecurrentStates
 from specsplit.model_thread import ModelThread
 from specsplit.ranks.rank import Rank
 from specsplit.settings import VerifierSettings
-from specsplit.values import ModelInfo
+from specsplit.values import Host, ModelInfo
 from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.engine.core import EngineCore, EngineStatistics
 from specsplit_verifier.engine.inbox import Inbox
@@ -70,7 +71,16 @@ class Engine:
         self._outbox = outbox
         self.rank = Rank(runner.lockstep, clock)
         target, recipe, grouped = runner.target, runner.extractor.recipe, not self.rank.alone
-        self._core = core_of(target.info, target.pool, recipe, settings, clock, grouped=grouped, states=target.states)
+        self._core = core_of(
+            target.info,
+            target.pool,
+            recipe,
+            settings,
+            clock,
+            grouped=grouped,
+            states=target.states,
+            host=host_of(settings),
+        )
         for profiled in runner.profile:
             self._core.cost.observe(*profiled)
         self._inbox = Inbox() if inbox is None else inbox
@@ -193,10 +203,11 @@ def core_of(
     *,
     grouped: bool = False,
     states: RecurrentStates | None = None,
+    host: Host | None = None,
 ) -> EngineCore:
     """Put together all of an engine but its threads and its model (`info`, `pool`, `recipe`); without `planner` that of the settings.
 
-    `grouped`: it is of a rank of a group. `states`: those of its recurrent layers; None: it has none.
+    `grouped`: it is of a rank of a group. `states`: those of its recurrent layers; None: it has none. `host`: None: drafters are not told.
     """
     if states is not None and settings.prefix_cache:
         states.snapshots.limit_bytes = settings.prefix_states_bytes
@@ -205,7 +216,7 @@ def core_of(
     scheduler = Scheduler(info, kv, max_sessions=settings.max_sessions)
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
-    drafters = DrafterPool(info.vocabulary, settings.max_nodes, FeatureSource(recipe, limits, kv.features))
+    drafters = DrafterPool(info.vocabulary, settings.max_nodes, FeatureSource(recipe, limits, kv.features), host)
     controllers = partial(controller_for, settings)
     most_nodes = None if states is None else states.most_nodes
     planner = planner or Planner(
