@@ -293,5 +293,5 @@ class DrafterStatistics:
     drawn_expansions: int = 0
     """Expansions since start that brought children of nodes, and did not only read context."""
     used_expansions: int = 0
-    """Those of which a node was committed so far."""
+    """Expansions since start of which a node was committed so far."""
     graphs: GraphStatistics = GraphStatistics()

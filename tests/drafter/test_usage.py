@@ -12,9 +12,9 @@ from specsplit.tree import ROOT
 from specsplit.values import Host
 from specsplit_drafter.engine.session_table import SessionTable
 from specsplit_drafter.growth.usage import MOST_REMEMBERED, Usage
-from tests.drafter.toys import CAT, RUG, SAT, THE, Distribution, TableProposer, open_event, table_of
+from tests.drafter.toys import CAT, SAT, THE, Distribution, TableProposer, open_event, table_of
 
-AHEAD: Distribution = {SAT: 0.7, RUG: 0.2}
+AHEAD: Distribution = {SAT: 0.7}
 """What follows every token."""
 ONE_CORE = Host("m", Host.ranges({0}), 1)
 ANOTHER = replace(ONE_CORE, machine="n")

@@ -33,7 +33,7 @@ class Usage:
         self.drawn = 0
         """Expansions that brought children; the number of the latest."""
         self.used = 0
-        """Those of which a node was committed."""
+        """Expansions of which a node was committed."""
         self._used: set[int] = set()
         self._promised = PRIOR
         self._kept = PRIOR
