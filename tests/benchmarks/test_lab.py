@@ -133,12 +133,11 @@ def test_an_expansion_stretches_the_step_that_it_takes_cores_from(
     assert ends(contention, 4.0, expansions, begins) == pytest.approx(end)
 
 
-@pytest.mark.parametrize("name", ["eagle3", *slowly("standalone")])
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [1, *slowly(2)])
 def test_on_its_verifiers_cores_a_drafter_wastes_one_expansion_for_two_that_are_used_and_is_no_slower(
-    name: str, cores: int
+    cores: int,
 ) -> None:
-    source = ReplaySource(Recorded.read(TRACES / f"{name}.jsonl"))
+    source = ReplaySource(Recorded.read(TRACES / "standalone.jsonl"))
     told, untold = (
         measured(Scenario("shared", requests=6, shared_cores=cores, priced=priced), source) for priced in (True, False)
     )

@@ -86,6 +86,11 @@ def test_what_was_promised_and_did_not_come_makes_expansions_dearer_on_shared_co
         usage.draw(np.array([5]), np.array([0.9]))
     assert usage.ratio < 0.1
     assert alone.pays(saved_s, 0.002) and not shared.pays(saved_s, 0.002)
+    for _ in range(500):
+        usage.begin()  # roots alone, which are used
+        usage.use(int(usage.draw(np.array([0]), np.array([1.0]))[0]))
+    assert usage.ratio > 0.9, "what has not been tried for long is tried again"
+    assert shared.pays(saved_s, 0.002)
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.1), st.floats(1e-6, 0.1), st.integers(500, 100_000))

@@ -287,7 +287,7 @@ class SessionTable:
             CostBenefit(
                 self._limits.node_us / 1e6,
                 event.step_us,
-                self._limits.host.contention(event.host),
+                self._contention(event.host),
                 self.counts.usage,
             ),
             calibration,
@@ -301,6 +301,13 @@ class SessionTable:
         growth.stalled = self.proposer.stalled(session)
         self._sessions[session] = _Session(growth, event.vocabulary.size, event.features)
         self.rounds.opened(session, event.traceparent)
+
+    def _contention(self, verifier: Host) -> float:
+        """Compute what an expansion takes from a verifier; 0 for kinds that redraw.
+
+        Real heads took less from their verifiers than their threads say, and were slower with the price than without (docs/log.md).
+        """
+        return 0.0 if self.proposer.redraws else self._limits.host.contention(verifier)
 
     def _known(self, session: SessionKey, event: str) -> _Session:
         state = self._sessions.get(session)

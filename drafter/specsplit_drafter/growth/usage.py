@@ -19,7 +19,7 @@ from specsplit.tree import ROOT, Ints, Scores
 MOST_REMEMBERED: Final = 4096
 """Expansions, the latest, of which is known whether they were used."""
 PRIOR: Final = 4.0
-"""Uses that were promised and came, before any were seen."""
+"""Uses that count as promised and as come beside those that were seen, so that a drafter that draws nothing ahead tries again."""
 LEAST_USED: Final = 0.7
 """Share of expansions that is to be used, where they take cores from verifiers: two of three, and a little more."""
 FORGETTING: Final = 0.99
@@ -35,8 +35,8 @@ class Usage:
         self.used = 0
         """Expansions of which a node was committed."""
         self._used: set[int] = set()
-        self._promised = PRIOR
-        self._kept = PRIOR
+        self._promised = self._kept = 0.0
+        """Uses that survivals promised of late, and those that came."""
         self._recent = self._recent_used = 0.0
         """Expansions of late, and those of them that were used."""
 
@@ -81,4 +81,4 @@ class Usage:
     @property
     def ratio(self) -> float:
         """Uses that came of nodes drawn ahead, by those that their survivals promised: 1 at most."""
-        return min(1.0, self._kept / self._promised)
+        return min(1.0, (self._kept + PRIOR) / (self._promised + PRIOR))
