@@ -7,11 +7,15 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from specsplit.values.host import CoreRange, Host
+
 HOSTILE = "[/x][bold]:smile:[fd00::1]\x1b[2J\x9b2J\x07\r\n\u202e"
 SHOWN = r"[/x][bold]:smile:[fd00::1]\x1b[2J\x9b2J\x07\r\n\u202e"
 """The same as a terminal may show it."""
 FORBIDDEN = ("\x1b[2J", "\x9b", "\x07", "\r", "\u202e")
-_PLAIN: dict[type, object] = {str: HOSTILE, int: 1, float: 0.5, bool: True}
+_HOST = Host("machine", (CoreRange(0, 1),), 1)
+"""Its names are refused where it is made if they cannot be shown."""
+_PLAIN: dict[type, object] = {str: HOSTILE, int: 1, float: 0.5, bool: True, Host: _HOST}
 _DEPTH = 6
 
 
