@@ -42,7 +42,7 @@ class ModelThread:
         return not wait([self._latest], timeout_s).not_done
 
     async def load(self, work: Callable[[], R]) -> R:
-        """Call `work`, which loads a model, and await its result. The thread is closed if it raises, as this then does, or is cancelled."""
+        """Call `work`, which loads a model, and await its result. Raises what it raises; the thread is closed then, and if this is cancelled."""
         try:
             return await asyncio.wrap_future(self.submit(work))
         except BaseException:
@@ -50,7 +50,7 @@ class ModelThread:
             raise
 
     def start(self, work: Callable[[], object]) -> None:
-        """Call `work` as `submit` does, for nobody who waits for its result: what it raises is logged."""
+        """Call `work` on the thread once all earlier calls have returned. Nobody waits for its result: what it raises is logged."""
         self.submit(work).add_done_callback(_report)
 
     def close(self) -> None:

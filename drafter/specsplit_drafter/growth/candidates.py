@@ -174,7 +174,7 @@ class CandidatePool:
         expansion: Children | None = self._expansions.data[slot]
         if expansion is None:
             return
-        if self._tree.holds(np.array([slot]), np.array([pick]))[0]:
+        if self._tree.child(slot, pick) is not None:
             self._usage.use(int(self._marks.data[slot]))
         row = self._rows.data[slot]
         raw = expansion.log_probabilities[row]

@@ -94,7 +94,7 @@ class ExpansionCost:
 def expansions_per_message(step_s: float, mean_s: float | None) -> int:
     """Choose how many expansions are sent in one message, so that none waits for more than a twentieth of a step; 16 at most.
 
-    Worked example: for steps of 20 ms an n-gram drafter, whose expansions take 0.2 ms, sends 5 at once, a model of 2 ms each one.
+    Worked example: for steps of 20 ms a drafter whose expansions take 0.2 ms sends 5 at once, one of 2 ms each by itself.
     """
     if mean_s is None:
         return 1

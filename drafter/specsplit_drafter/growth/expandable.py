@@ -88,7 +88,7 @@ class ExpandableNodes:
 
     def _rank(self) -> Ints:
         tree = self._tree
-        if self.max_depth == 1:
+        if self.max_depth == 1:  # no other node can be ready: what follows would say so in ten passes over the tree
             return _ROOT_ALONE if not self._taken.data[ROOT] and tree.root_position < self.deepest else _NONE
         worthwhile = tree.scores >= tree.root_score + self._floor
         worthwhile &= tree.positions < self.deepest
