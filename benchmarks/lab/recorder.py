@@ -12,15 +12,18 @@ from benchmarks.lab.clock import VirtualClock
 from benchmarks.lab.models import ModelSource
 from benchmarks.lab.scenario import DrafterSpec, Scenario
 from benchmarks.lab.trace import Header, Level, row, write
+from specsplit.draft_events import Open
 from specsplit.model.pages.pool import PageTable
 from specsplit.sessions import DecodeRequest
 from specsplit.tree import ROOT, Ints, TokenTree
+from specsplit.values import Plan
 from specsplit_drafter.drafts.proposer import Children, FrontierPart, Proposer, WholeTree
 from specsplit_verifier.records.feed import Recipe, Rows
 from specsplit_verifier.records.step import ChunkInput, StepInput
 
 CHILDREN = 8
 HEAD_LEVELS = 8
+_MAX_NODES = 4096
 _KEY = (0, 0)
 _AT_ROOT: Ints = np.array([ROOT], dtype=np.int64)
 
@@ -48,12 +51,17 @@ def record(source: ModelSource, scenario: Scenario, file: Path, *, own_noise: bo
 def _lines(
     source: ModelSource, spec: DrafterSpec, request: DecodeRequest, depth: int, another: int
 ) -> Iterator[dict[str, object]]:
-    proposer, text = source.proposer(spec), source.truth(request)
+    proposer, text, vocabulary = (
+        source.proposer(spec),
+        source.truth(request),
+        source.target(VirtualClock()).info.vocabulary,
+    )
     sampling = replace(request.sampling, seed=request.sampling.seed + another)
     features = _features(source, proposer, text)
     for root in range(len(request.tokens) - 1, len(text) - 1):
         tree = TokenTree(text[root], root)
-        proposer.open(_KEY, tree, text[: root + 1], sampling, len(request.tokens))
+        opened = Open(text[: root + 1], sampling, Plan(), vocabulary, _MAX_NODES, prompt_tokens=len(request.tokens))
+        proposer.open(_KEY, tree, opened)
         if features is not None:
             recipe, rows = features
             proposer.feed(_KEY, rows.cut(0, root), recipe.layout)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from benchmarks.lab.scenario import DrafterSpec, Scenario
 from benchmarks.lab.trace import Level, Trace
 from specsplit.clock import Clock
+from specsplit.draft_events import Open
 from specsplit.errors import Incompatible
 from specsplit.features import FeatureNeed
 from specsplit.model.pages.pool import PagePool
@@ -75,17 +76,9 @@ class ReplayProposer(ProposerDefaults):
         self.free_kv_slots = UNBOUNDED
         self.pages = ProposerPages(0, 0)
 
-    def open(
-        self,
-        session: SessionKey,
-        tree: TokenTree,
-        tokens: Sequence[int],
-        sampling: Sampling,
-        prompt_tokens: int = 0,
-        scope: bytes = b"",
-    ) -> None:
+    def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
         """Begin a session."""
-        self._sessions[session] = tree, sampling.seed
+        self._sessions[session] = tree, opened.sampling.seed
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         """Follow a commit: the tree has been rerooted, and there is nothing else."""

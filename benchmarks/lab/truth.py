@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from specsplit.draft_events import Open
 from specsplit.features import FeatureLayout, Features
 from specsplit.tree import Ints, TokenTree
-from specsplit.values import DrafterInfo, Sampling
+from specsplit.values import DrafterInfo
 from specsplit_drafter.drafts.proposer import (
     AppliedCommit,
     Children,
@@ -55,16 +56,8 @@ class RightProposer:
     def free_kv_slots(self) -> int:
         return self._proposer.free_kv_slots
 
-    def open(
-        self,
-        session: SessionKey,
-        tree: TokenTree,
-        tokens: Sequence[int],
-        sampling: Sampling,
-        prompt_tokens: int = 0,
-        scope: bytes = b"",
-    ) -> None:
-        self._proposer.open(session, tree, tokens, sampling, prompt_tokens, scope)
+    def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
+        self._proposer.open(session, tree, opened)
         self._trees[session] = tree
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:

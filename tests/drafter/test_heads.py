@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from specsplit.draft_events import Close, FeaturesRead
+from specsplit.draft_events import Close, FeaturesRead, Open
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.model import OutOfPages
@@ -72,18 +72,10 @@ class Checked(ModelProposer):
         self.compared = self.drawn = 0
         self.levels: dict[SessionKey, Sequence[DrawnLevel]] = {}
 
-    def open(
-        self,
-        session: SessionKey,
-        tree: TokenTree,
-        tokens: Sequence[int],
-        sampling: Sampling,
-        prompt_tokens: int = 0,
-        scope: bytes = b"",
-    ) -> None:
-        super().open(session, tree, tokens, sampling, prompt_tokens, scope)
-        self.samplings[session] = sampling, len(tokens)
-        self.known[session] = Known(tree, list(tokens))
+    def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
+        super().open(session, tree, opened)
+        self.samplings[session] = opened.sampling, len(opened.tokens)
+        self.known[session] = Known(tree, list(opened.tokens))
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         super().commit(session, applied)

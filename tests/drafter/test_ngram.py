@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.clock import SystemClock
+from specsplit.draft_events import Open
 from specsplit.settings import DrafterSettings
 from specsplit.speculation import Grow, Mirror
 from specsplit.tree import ROOT
@@ -173,6 +174,16 @@ def test_the_setting_says_who_knows_of_whose_outputs(shares: str, knowing: set[b
     assert {scope for scope in (b"ann", b"bob", b"") if guess(proposer, scope, [1, 5, 6]) == 7} == knowing
 
 
+@pytest.mark.parametrize("everybody", [False, True])
+def test_tokens_of_another_vocabulary_mean_something_else_and_are_not_shared(everybody: bool) -> None:
+    proposer = NgramProposer(4, shared=SharedTexts(tokens=100, scopes=2, everybody=everybody))
+    answer(proposer, b"ann", [9, 9], [5, 6, 7, 8])
+    other = open_tree(proposer, b"ann", [1, 5, 6], 3, Vocabulary(8, "cd" * 32))
+    proposer.close(KEY)
+    assert not other.children.tokens.size
+    assert guess(proposer, b"ann", [1, 5, 6]) == 7
+
+
 def test_a_prompt_is_not_shared_and_neither_is_what_stands_between_two_outputs() -> None:
     proposer = NgramProposer(4, shared=SharedTexts(tokens=100, scopes=2))
     answer(proposer, b"ann", [1, 2, 3], [4, 5])
@@ -187,10 +198,10 @@ def test_shared_texts_keep_the_scopes_used_last_and_no_more_tokens_than_they_may
 ) -> None:
     shared = SharedTexts(tokens=40, scopes=2)
     for scope, output in outputs:
-        shared.add(scope, output)
+        shared.add((scope, WORDS), output)
     last = list(dict.fromkeys(scope for scope, output in reversed(outputs) if output))
     for scope in (b"a", b"b", b"c"):
-        kept = shared.of(scope)
+        kept = shared.of((scope, WORDS))
         assert len(kept) <= 40
         assert bool(len(kept)) is (scope in last[:2])
 
@@ -209,9 +220,12 @@ def guess(proposer: NgramProposer, scope: bytes, prompt: list[int]) -> int | Non
     return int(tree.children.tokens[0, 0]) if tree.children.tokens.size else None
 
 
-def open_tree(proposer: NgramProposer, scope: bytes, tokens: list[int], prompt_tokens: int) -> WholeTree:
+def open_tree(
+    proposer: NgramProposer, scope: bytes, tokens: list[int], prompt_tokens: int, vocabulary: Vocabulary = WORDS
+) -> WholeTree:
     mirror = Mirror(1, tokens[-1], len(tokens) - 1, 64, 1000)
-    proposer.open(KEY, mirror.tree, tokens, Sampling(), prompt_tokens, scope)
+    opened = Open(tokens, Sampling(), Plan(), vocabulary, 64, prompt_tokens=prompt_tokens, scope=scope)
+    proposer.open(KEY, mirror.tree, opened)
     (tree,) = proposer.expand([FrontierPart(KEY, np.array([ROOT]))])
     return tree
 

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 
+from specsplit.draft_events import Open
 from specsplit.errors import Exhausted, Incompatible
 from specsplit.tree import Ints, TokenTree
 from specsplit.values import Plan, Sampling
@@ -90,17 +91,9 @@ class Checked(ModelProposer):
             found = expected(logits, sampling, sequence, GIVEN).log_softmax(-1)[0].double().exp()
         return {token: float(found[token]) for token in range(len(found)) if found[token] > 0}
 
-    def open(
-        self,
-        session: SessionKey,
-        tree: TokenTree,
-        tokens: Sequence[int],
-        sampling: Sampling,
-        prompt_tokens: int = 0,
-        scope: bytes = b"",
-    ) -> None:
-        super().open(session, tree, tokens, sampling, prompt_tokens, scope)
-        self.other.open(session, tree, tokens, sampling, prompt_tokens, scope)
+    def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
+        super().open(session, tree, opened)
+        self.other.open(session, tree, opened)
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         super().commit(session, applied)

@@ -72,18 +72,10 @@ class TableProposer(ProposerDefaults):
         self._trees: dict[SessionKey, TokenTree] = {}
         self._table = table
 
-    def open(
-        self,
-        session: SessionKey,
-        tree: TokenTree,
-        tokens: Sequence[int],
-        sampling: Sampling,
-        prompt_tokens: int = 0,
-        scope: bytes = b"",
-    ) -> None:
+    def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
         """Keep the tokens, and whose they are."""
-        self.sessions[session], self._trees[session] = list(tokens), tree
-        self.scopes[session] = scope
+        self.sessions[session], self._trees[session] = list(opened.tokens), tree
+        self.scopes[session] = opened.scope
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         """Keep the tokens."""
@@ -121,7 +113,7 @@ class Handled:
         self.tokens = list(tokens)
         self.original = Original(key[1], tokens[-1], len(tokens) - 1, 64)
         self._proposer = proposer
-        proposer.open(key, self.original.tree, tokens, sampling or Sampling())
+        proposer.open(key, self.original.tree, Open(tokens, sampling or Sampling(), Plan(), WORDS, 64))
 
     def grow(self, *nodes: tuple[int, int]) -> None:
         """Hang nodes, each below a parent's id, with a token."""

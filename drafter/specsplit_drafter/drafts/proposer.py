@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
 
+from specsplit.draft_events import Open
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, Features
 from specsplit.records import GraphStatistics
 from specsplit.tree import ROOT, Ints, Scores, TokenTree
-from specsplit.values import DrafterInfo, Sampling
+from specsplit.values import DrafterInfo
 
 if TYPE_CHECKING:  # it takes torch, which not every kind needs
     from specsplit_drafter.drafts.group_forwards import GroupForwards
@@ -197,19 +198,10 @@ class Proposer(Protocol):
         """How many distances from the last true feature are calibrated apart; 1 for a kind that reads none."""
         ...
 
-    def open(
-        self,
-        session: SessionKey,
-        tree: TokenTree,
-        tokens: Sequence[int],
-        sampling: Sampling,
-        prompt_tokens: int = 0,
-        scope: bytes = b"",
-    ) -> None:
-        """Begin a session on committed tokens, the root last. Raises Exhausted if its context does not fit now.
+    def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
+        """Begin a session as its verifier opened it. Raises Exhausted if its context does not fit now.
 
-        `prompt_tokens`: how many of them, from the front, are the prompt's; 0: all of them. `scope`: equal for sessions of one client,
-        which alone may draw on one another; empty for a session that is like no other.
+        Only sessions of one scope and one vocabulary may draw on one another, and one without a scope on none.
         """
         ...
 

@@ -297,7 +297,7 @@ class SessionTable:
             shares_root=self.proposer.shares_root,
         )
         # Last: whatever fails after it would have to close it again.
-        self.proposer.open(session, original.tree, event.tokens, event.sampling, event.prompt_tokens, event.scope)
+        self.proposer.open(session, original.tree, event)
         growth.stalled = self.proposer.stalled(session)
         self._sessions[session] = _Session(growth, event.vocabulary.size, event.features)
         self.rounds.opened(session, event.traceparent)

@@ -8,12 +8,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from specsplit.draft_events import Open
 from specsplit.features import FeatureLayout, Features
 from specsplit.model.graphs import Capturer
 from specsplit.model.tensors.transfer import wait_for
 from specsplit.records import GraphStatistics
 from specsplit.tree import Ints, TokenTree
-from specsplit.values import DrafterInfo, Sampling
+from specsplit.values import DrafterInfo
 from specsplit_drafter.descent.descent import Descent, DescentInputs, DescentPart, DeviceLevel, unpadded
 from specsplit_drafter.descent.device_ranking import Ranked
 from specsplit_drafter.descent.expansion_result import ExpansionResult
@@ -109,19 +110,11 @@ class ModelProposer:
         """True for a head: a node is expanded from the state of its parent, whatever becomes of the root meanwhile."""
         return self.redraws
 
-    def open(
-        self,
-        session: SessionKey,
-        tree: TokenTree,
-        tokens: Sequence[int],
-        sampling: Sampling,
-        prompt_tokens: int = 0,
-        scope: bytes = b"",
-    ) -> None:
+    def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
         """Take slots for the committed tokens, whose rows are computed later. Raises OutOfPages."""
-        self._ranking.open(session, tokens, sampling, prompt_tokens)
+        self._ranking.open(session, opened.tokens, opened.sampling, opened.prompt_tokens)
         try:
-            self._sessions[session] = ModelSession(self._model, tree, tokens)
+            self._sessions[session] = ModelSession(self._model, tree, opened.tokens)
         except BaseException:
             self._ranking.close(session)
             raise

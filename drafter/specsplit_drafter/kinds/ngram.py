@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specsplit.draft_events import Open
 from specsplit.tree import TokenTree
-from specsplit.values import DrafterInfo, DrafterKind, Sampling
+from specsplit.values import DrafterInfo, DrafterKind
 from specsplit_drafter.drafts.proposer import (
     UNBOUNDED,
     AppliedCommit,
@@ -21,7 +22,7 @@ from specsplit_drafter.drafts.proposer import (
     WholeTree,
 )
 from specsplit_drafter.kinds.continuations import MATCHES, continuations, draw
-from specsplit_drafter.kinds.shared_texts import UNSHARED, SharedTexts
+from specsplit_drafter.kinds.shared_texts import UNSHARED, SharedTexts, Whose
 from specsplit_drafter.kinds.suffix import Text
 
 
@@ -30,7 +31,7 @@ class _Session:
     text: Text
     output_from: int
     """Tokens of the prompt."""
-    scope: bytes
+    whose: Whose | None
 
     @property
     def output(self) -> list[int]:
@@ -61,17 +62,10 @@ class NgramProposer(ProposerDefaults):
         """A number without bound."""
         return UNBOUNDED
 
-    def open(
-        self,
-        session: SessionKey,
-        tree: TokenTree,
-        tokens: Sequence[int],
-        sampling: Sampling,
-        prompt_tokens: int = 0,
-        scope: bytes = b"",
-    ) -> None:
+    def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
         """Keep the committed tokens."""
-        self._sessions[session] = _Session(Text(tokens), prompt_tokens or len(tokens), scope)
+        whose = self._shared.whose(opened.scope, opened.vocabulary)
+        self._sessions[session] = _Session(Text(opened.tokens), opened.prompt_tokens or len(opened.tokens), whose)
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         """Keep the new tokens."""
@@ -88,10 +82,10 @@ class NgramProposer(ProposerDefaults):
     def close(self, session: SessionKey) -> None:
         """Forget a session. Its output is kept for others of its scope."""
         over = self._sessions.pop(session)
-        self._shared.add(over.scope, over.output)
+        self._shared.add(over.whose, over.output)
 
     def _draw(self, session: _Session) -> WholeTree:
         ending = session.text.ending
-        texts = [text for text in (session.text, self._shared.of(session.scope)) if len(text)]
+        texts = [text for text in (session.text, self._shared.of(session.whose)) if len(text)]
         found = [each for text in texts for each in continuations(text, text.matches(ending, MATCHES))]
         return draw(found, self._children)
