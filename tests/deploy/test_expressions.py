@@ -46,8 +46,9 @@ class Cast:
         estimate = Estimate(2.5, 0.02, 1e-4, 120.0, 100.0)
         self.verifier.watch_plan(lambda: PlanRecord(Plan(), self.turns, estimate), lambda: GOODPUT)
         self.verifier.watch_graphs(lambda: GraphStatistics(72, 1 << 30, 2 * self.turns, {Eager.SIZE: self.turns}))
+        drafted = ("expansions", "drawn_expansions", "used_expansions", "commits", "committed_nodes")
         for drafter in self.drafters:
-            drafter.watch(lambda: Totals(**dict.fromkeys(("expansions", "commits", "committed_nodes"), self.turns)))
+            drafter.watch(lambda: Totals(**dict.fromkeys(drafted, self.turns)))
 
     def turn(self) -> None:
         """A request, a step and an expansion."""
@@ -96,10 +97,11 @@ async def test_every_expression_has_data_and_exemplars_lead_to_traces(tmp_path: 
     async with running(Cast()) as targets:
         with prometheus(targets, tmp_path) as url:
             problems = ["never asked"]
-            async with asyncio.timeout(PATIENCE_S):
-                while problems:
-                    await asyncio.sleep(1)
-                    problems = await asyncio.to_thread(check_expressions, url, "10s")
+            deadline = asyncio.get_running_loop().time() + PATIENCE_S
+            while problems:
+                assert asyncio.get_running_loop().time() < deadline, "\n".join(problems)
+                await asyncio.sleep(1)
+                problems = await asyncio.to_thread(check_expressions, url, "10s")
             name = "specsplit_time_to_first_token_seconds_bucket"
             found = await asyncio.to_thread(query, url, "query_exemplars", query=name, start="0", end="9999999999")
             assert {each["labels"]["trace_id"] for series in found for each in series["exemplars"]} == {TRACE}
