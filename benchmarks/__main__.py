@@ -1,6 +1,7 @@
 """`python -m benchmarks [NAME] [--quick]`.
 
-NAME: step_overhead, overlap, speedup, acceptance, drafters, features, members, telemetry, trees, targets, startup or, by default, all.
+NAME: step_overhead, overlap, speedup, acceptance, drafters, features, members, telemetry, trees, targets, startup, lookup or, by
+default, all.
 
 Or `lab`, `adaptive`, `ranks`, `fire`, `gpu` or `peers`, which have options of their own.
 """
@@ -27,6 +28,7 @@ NAMES = (
     "trees",
     "targets",
     "startup",
+    "lookup",
 )
 COMMANDS = ("lab", "adaptive", "ranks", "fire", "gpu", "peers")
 
