@@ -64,7 +64,7 @@ def run(context: Context) -> None:
         f"the root not counted, so {NODES + 1} tokens are the most that one commits. Shared outputs are those of earlier turns.",
         "chat: what SmolLM2-135M-Instruct writes to the eight messages of `benchmarks peers`. edits: a file of 560 tokens is renamed in "
         "and inserted into, and written out as a whole. tools: JSON that repeats results of earlier calls. The last two are made up.",
-        "Lookup is the class that transformers has for prompt lookup, with n-grams of 2 at most, and drafts of 10 tokens, its default, or 16.",
+        "Lookup is the class that transformers has for prompt lookup: n-grams of 2 at most, drafts of 10 tokens, its default, or of 16.",
         *aims(found),
     ]
     settings: dict[str, object] = {

@@ -76,7 +76,9 @@ def test_a_later_turn_of_a_conversation_is_written_without_what_came_before(tmp_
         write(tmp_path / "turns", [[first, other]])
 
 
-@pytest.mark.parametrize("line", ["nothing", "[]", '{"said":[1],"output":[2]}', '{"continues":false,"said":1,"output":[2]}'])
+@pytest.mark.parametrize(
+    "line", ["nothing", "[]", '{"said":[1],"output":[2]}', '{"continues":false,"said":1,"output":[2]}']
+)
 def test_a_line_that_is_no_turn_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
     (tmp_path / "turns").write_text('{"continues":false,"said":[1],"output":[2]}\n' + line)
     with pytest.raises(ValueError, match=r"line 2 of .* is no turn"):
