@@ -16,6 +16,7 @@ from specsplit.cli.signals import ctrl_c_at_once
 from specsplit.cli.streams import let_output_go
 from specsplit.errors import InvalidRequest, NotFound, Unavailable
 from specsplit.interpreter import importing
+from specsplit.openmp import sleep_at_barriers
 from specsplit.settings import CoordinatorSettings, DrafterSettings, ServiceSettings, Settings, VerifierSettings
 from specsplit.settings.groups import GROUPS
 
@@ -56,6 +57,7 @@ def run_service(service: str, settings: Settings) -> int:
     found = [each for each in entry_points(group=GROUP) if each.name == service]
     if not found:
         raise NotFound(f"no installed package offers the service {service!r} (entry point group {GROUP})")
+    sleep_at_barriers()
     try:
         with ctrl_c_at_once(), importing():
             main: Callable[[Settings], int] = found[0].load()
