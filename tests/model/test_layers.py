@@ -12,6 +12,7 @@ from torch import Tensor
 from specsplit.errors import LoadError
 from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row
 from specsplit.model.attention.interface import ForwardBatch, ToldMask
+from specsplit.model.attention.pieces import PIECE, is_cut, pieces_of
 from specsplit.model.attention.support import observe
 from specsplit.model.attention.torch_attention import TorchAttention, plan_on_device
 from specsplit.model.pages.batch import visible
@@ -93,6 +94,66 @@ def test_attention_is_that_of_the_description_over_what_is_seen_alone(data: st.D
         query, key, value, sinks = new_tokens(layer, sum(row.num_tokens for row in rows))
         found = forward.attend(number, query, key, value, 0.4, {"s_aux": sinks})
         assert_same_sums(found[0], reference(kv, number, rows, batch.pool, query, sinks))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "before"),
+    [([PIECE + 1], 0), ([2 * PIECE], 0), ([150], 150), ([150], 151), ([150, 140], 9), ([3, 150, 2], 20)],
+    ids=[
+        "a first piece of one token",
+        "two equal pieces",
+        "as much before",
+        "more before",
+        "two chunks",
+        "among short ones",
+    ],
+)
+def test_a_long_chunk_is_attended_to_in_pieces_as_the_description_has_it(lengths: list[int], before: int) -> None:
+    described = (
+        Layer(3, 1, 8, 8),
+        Layer(4, 2, 8, 4, Span(window=100), None, False, False),
+        Layer(4, 2, 8, 4, ALL, 0.7, True, True),
+    )
+    pool = PagePool(200, 4)
+    tables = [PageTable(pool) for _ in lengths]
+    for share in (2, 1):  # pages of the tables take turns
+        for table, length in zip(tables, lengths, strict=True):
+            table.reserve((before + length) // share)
+    rows = [Row.chunk([7] * length, table.upto(before + length)) for table, length in zip(tables, lengths, strict=True)]
+    torch.manual_seed(0)
+    kv = cache_of(Geometry(described), pool, torch.float32)
+    forward = TorchAttention(kv, 4).plan(InputBatch(rows, pool.tables, CPU))
+    assert [is_cut(row) for row in rows] == [length > PIECE and before <= length for length in lengths]
+    for number, layer in enumerate(described):
+        fill(kv, number, rows, pool)
+        query, key, value, sinks = new_tokens(layer, sum(lengths))
+        found = forward.attend(number, query, key, value, 0.4, {"s_aux": sinks})
+        assert_same_sums(found[0], reference(kv, number, rows, pool, query, sinks))
+
+
+@given(st.integers(PIECE + 1, 4 * PIECE), st.integers(0, 2 * PIECE))
+def test_pieces_cover_a_chunk_in_order_and_hide_of_what_they_list_what_comes_later(count: int, before: int) -> None:
+    pool = PagePool(1000, 1)
+    table = PageTable(pool)
+    table.reserve(before + count)
+    stop = 0
+    for piece in pieces_of(Row.chunk([7] * count, table.upto(before + count)), torch.from_numpy):
+        assert piece.start == stop
+        assert piece.stop - piece.start <= PIECE
+        stop = piece.stop
+        assert (~piece.bias[0]).sum(dim=1).tolist() == [before + token + 1 for token in range(piece.start, stop)]
+        assert piece.bias.shape[2] == before + stop
+    assert stop == count
+
+
+def test_a_tree_and_a_chunk_with_much_before_it_are_not_cut() -> None:
+    pool = PagePool(1000, 1)
+    table = PageTable(pool)
+    table.reserve(600)
+    assert is_cut(Row.chunk([7] * 300, table.upto(600)))
+    assert not is_cut(Row.chunk([7] * 299, table.upto(600)))
+    assert not is_cut(Row.chunk([7] * PIECE, table.upto(PIECE)))
+    assert not is_cut(Row.tree([7] * 300, [-1, 0, 0, *range(2, 299)], table.upto(600)))
 
 
 def fill(kv: KVCache, number: int, rows: list[Row], pool: PagePool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from specsplit.model.attention.interface import tokens_first
-from specsplit.model.attention.softmax import attend
+from specsplit.model.attention.pieces import Bias, attend_by
 from specsplit.model.pages.kv import KVCache
 
 
@@ -23,8 +23,8 @@ class RowView(NamedTuple):
 
     slots: slice | Tensor
     """The L that it sees."""
-    bias: Tensor | None
-    """[1, 1, G * T, L] is added to scores; None: all see all."""
+    bias: Bias
+    """[1, 1, G * T, L] is added to scores; the pieces of a chunk that is cut; None: all see all."""
 
 
 class RowForward:
@@ -55,7 +55,7 @@ class RowForward:
         pattern = self._pattern_of[layer]
         keys, values = self._read(layer, pattern)
         folded = query.reshape(1, keys.shape[1], -1, query.shape[3])
-        out = attend(self._layers[layer], folded, keys, values, self._views[pattern].bias, scaling, extras)
+        out = attend_by(self._layers[layer], folded, keys, values, self._views[pattern].bias, scaling, extras)
         return out.reshape(1, query.shape[1], -1, values.shape[3]).transpose(1, 2).contiguous()
 
     def _read(self, layer: int, pattern: int) -> tuple[Tensor, Tensor]:

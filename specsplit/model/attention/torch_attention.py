@@ -5,6 +5,8 @@ Rows of similar size are padded into a bucket; per layer each bucket costs one g
     T   tokens in the batch      H, K   query heads, KV heads; G = H / K
     B   rows of a bucket         Q, L   most new tokens, most slots that one of its rows sees
 
+On a CPU a long chunk is a bucket of its own, and is attended to in pieces.
+
 Layers of another span or another G see the same buckets through other slots and masks: a bucket has those of each pattern.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specsplit.model.attention.interface import ForwardBatch, tokens_first
+from specsplit.model.attention.pieces import Bias, attend_by, is_cut, pieces_of
 from specsplit.model.attention.row_attention import RowForward, RowView
-from specsplit.model.attention.softmax import attend
 from specsplit.model.pages.batch import Ints, Row, visible
 from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import ALL, Layer, Pattern, Span
@@ -43,10 +46,10 @@ class _View:
 
     A slice if they are one run: then the KV is read where it is.
     """
-    bias: Tensor | None
+    bias: Bias
     """[B, 1, G * Q, L] 0 where a query sees a slot, the lowest finite number where not; None if all see all.
 
-    Finite, so that a padded query, which sees nothing, gives some number and not NaN.
+    Finite, so that a padded query, which sees nothing, gives some number and not NaN. In the place of it the pieces of a chunk that is cut.
     """
 
 
@@ -106,9 +109,10 @@ class TorchAttention:
         if len(batch.rows) == 1:  # nothing is padded
             views = [_View(*view) for view in self._row_views(batch)]
             return TorchForward(self._kv, write_slots, (_Bucket(1, None, views),), None)
-        members: dict[tuple[int, int], list[int]] = {}
+        members: dict[tuple[int, ...], list[int]] = {}
         for index, row in enumerate(batch.rows):
-            members.setdefault(_bucket_key(row), []).append(index)
+            key = (index,) if self._cuts(row) else _bucket_key(row)
+            members.setdefault(key, []).append(index)
         buckets: list[_Bucket] = []
         restore = np.empty(len(batch.tokens), dtype=np.int64)
         offset = 0
@@ -135,8 +139,13 @@ class TorchAttention:
         first, seen = visible(row, pattern.span)
         return RowView(batch.in_window(_row_slots(batch, first)), self._bias_of(~seen[None], pattern.group))
 
-    def _row_bias(self, row: Row, group: int) -> Tensor | None:
-        """The attention bias of a row that is not padded, and sees all of its path; None: it needs none."""
+    def _cuts(self, row: Row) -> bool:
+        return self._kv.device.type == "cpu" and is_cut(row)
+
+    def _row_bias(self, row: Row, group: int) -> Bias:
+        """The attention bias of a row that is not padded, and sees all of its path; pieces where it is cut, None where it needs none."""
+        if self._cuts(row):
+            return pieces_of(row, partial(self._bias, group=group))
         if row.tail_mask.size == 1 or row.tail_mask.all():
             return None
         hidden = np.zeros((1, row.num_tokens, row.pages.length), dtype=np.bool_)
@@ -153,6 +162,8 @@ class TorchAttention:
     def _view(self, batch: InputBatch, indices: Sequence[int], pattern: Pattern) -> _View:
         slots, rows = batch.slots(indices), [batch.rows[index] for index in indices]
         most = max(row.num_tokens for row in rows)
+        if pattern.span == ALL and len(rows) == 1:
+            return _View(slots.reshape(-1), self._row_bias(rows[0], pattern.group))
         if pattern.span == ALL:
             hidden = np.ones((len(rows), most, slots.shape[1]), dtype=np.bool_)
             for row, unseen in zip(rows, hidden, strict=True):
@@ -243,7 +254,7 @@ def _show(row: Row, hidden: NDArray[np.bool_]) -> None:
 def _attend_bucket(
     layer: Layer,
     bucket: _Bucket,
-    bias: Tensor | None,
+    bias: Bias,
     query: Tensor,
     seen: tuple[Tensor, Tensor],
     scaling: float | None,
@@ -256,6 +267,6 @@ def _attend_bucket(
         query = query.index_select(0, bucket.queries)
     group, dim = query.shape[1] // kv_heads, query.shape[2]
     folded = query.reshape(size, -1, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(size, kv_heads, -1, dim)
-    out = attend(layer, folded, keys, values, bias, scaling, extras)
+    out = attend_by(layer, folded, keys, values, bias, scaling, extras)
     dim = values.shape[3]
     return out.view(size, kv_heads, group, -1, dim).permute(0, 3, 1, 2, 4).reshape(-1, kv_heads * group, dim)
