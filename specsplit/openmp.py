@@ -6,9 +6,10 @@ import os
 from typing import Final
 
 SPINS: Final = "3000"
-"""Looks at a barrier before a thread sleeps at it: some 50 us, since to wake it takes as long. Of its own accord GNU OpenMP spins for the whole slice that the
-scheduler gives, while the thread that it waits for may be waiting for that very core: beside a drafter on its cores a verifier then
-takes several times as long (docs/log.md, 2026-11-27)."""
+"""Looks at a barrier before a thread sleeps at it: some 50 us, since to wake it takes as long.
+
+Of its own accord GNU OpenMP spins for 3 ms, or for the whole slice that the scheduler gives, while the thread that it waits for may be
+waiting for that very core: beside a drafter on its cores a verifier then takes several times as long (docs/log.md, 2026-11-27)."""
 _DECIDED: Final = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
