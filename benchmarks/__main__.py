@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME] [--quick]`.
 
-NAME: step_overhead, overlap, speedup, acceptance, drafters, features, members, telemetry, trees, targets, startup, lookup or, by
-default, all.
+NAME: step_overhead, overlap, speedup, acceptance, drafters, features, members, telemetry, trees, targets, startup, lookup, harm
+or, by default, all.
 
 Or `lab`, `adaptive`, `ranks`, `fire`, `gpu` or `peers`, which have options of their own.
 """
@@ -29,6 +29,7 @@ NAMES = (
     "targets",
     "startup",
     "lookup",
+    "harm",
 )
 COMMANDS = ("lab", "adaptive", "ranks", "fire", "gpu", "peers")
 
