@@ -208,7 +208,9 @@ def planner_of(scenario: Scenario, settings: VerifierSettings, texts: Sequence[S
         case Policy.EMA:
             return Planner(plan, budget, lambda *_: EmaController(DEFAULT, DEFAULT.middle))
         case Policy.GOODPUT:
-            return Planner(plan, budget, lambda *_: GoodputController(settings.max_draft_tokens))
+            return Planner(
+                plan, budget, lambda *_: GoodputController(settings.max_draft_tokens), rest_trials=scenario.rest_trials
+            )
         case Policy.KNOWS_SURVIVALS:
             return OraclePlanner(plan, budget, Survivals(), scenario.step, waits=scenario.waits)
         case Policy.KNOWS_TOKENS:

@@ -75,6 +75,8 @@ class Scenario:
     """Cores that a verifier computes on with as many threads, and its only drafter with one; 0: each has cores of its own."""
     priced: bool = True
     """False if drafters are not told that they share cores."""
+    rest_trials: bool = False
+    """goodput: True if drafters are told to rest while more tokens a second are committed without them."""
 
     def __post_init__(self) -> None:
         if self.shared_cores and len(self.drafters) > 1:

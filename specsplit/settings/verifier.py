@@ -63,6 +63,9 @@ class VerifierSettings(EngineSettings):
     """ema only: a JSON file of tiers, as SGLang reads it. Unset: SGLang's own tiers."""
     max_draft_tokens: int = Field(default=32, ge=1, le=256)
     """goodput only: tokens of a session in one step, root included, at most."""
+    rest_trials: bool = False
+    """goodput only: now and then all drafters rest for a few steps, and they stay at rest while more tokens a second are committed without
+    them, as on cores that they share with the verifier. A rank of a group tries nothing."""
     max_nodes: int = Field(default=4096, ge=1, le=65_536)
     """Nodes held per session at most; a drafter that sends more is refused."""
     feature_window: Count = Field(default=2048, ge=1)

@@ -20,7 +20,7 @@ class NoDraftsCause(StrEnum):
     REFUSED = "refused"
     """Its drafter has refused it, or was given up for it."""
     RESTING = "resting"
-    """Its drafter rests, since many steps in a row took nothing of what it had."""
+    """Its drafter rests: many steps in a row took nothing of what it had, or more tokens a second are committed without it."""
     EMPTY = "empty"
     """Its drafter has said that it has nothing for the step."""
     LATE = "late"
@@ -38,7 +38,7 @@ _CLAUSES = {
     NoDraftsCause.PLAN: "the plan in force has none",
     NoDraftsCause.NO_DRAFTER: "no drafter that fits is in the cluster, or the session's own was just lost",
     NoDraftsCause.REFUSED: "the drafter refused the session or failed on it; the verifier's log says why",
-    NoDraftsCause.RESTING: "the drafter was told to rest, since none of what it had was worth verifying",
+    NoDraftsCause.RESTING: "the drafter was told to rest, since what it brings was not worth what it takes",
     NoDraftsCause.EMPTY: "the drafter has nothing to propose",
     NoDraftsCause.LATE: "the drafter answers later than is worth waiting for",
     NoDraftsCause.PRICE: "none is worth the time that it adds to a step",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.harm import CASES, LAW, Harm, good_later, least, measured, one_in_ten, useless, verdict
 from benchmarks.lab.cost import ExpansionCurve
+from benchmarks.report import Row
 
 GAPS_AND_TOKENS = st.lists(st.tuples(st.floats(0.01, 5.0), st.integers(1, 9)), min_size=2, max_size=40)
 
@@ -49,14 +50,21 @@ def test_a_drafter_that_takes_cores_without_being_told_costs_what_it_takes() -> 
     assert row["expansions"] == pytest.approx(1 / 40)
 
 
+@pytest.mark.parametrize("expansion", [ExpansionCurve(10.0), ExpansionCurve(300.0)])
+def test_drafters_that_take_cores_and_bring_nothing_rest_where_that_is_tried(expansion: ExpansionCurve) -> None:
+    row = measured(Harm("useless", useless, expansion, shared_cores=2, told=False, tokens=600))
+    assert float(str(row["least_trials"])) > 0.97 > float(str(row["least"]))
+    assert float(str(row["expansions_trials"])) < 0.2
+
+
 def test_drafters_are_good_where_they_are_said_to_be() -> None:
     assert [good_later(0, token) for token in (0, 63, 64)] == [False, False, True]
     assert [session for session in range(25) if one_in_ten(session, 5)] == [9, 19]
 
 
 def test_the_verdict_counts_the_rows_that_hold_to_the_law() -> None:
-    assert "missed, 1 of 2 rows" in verdict([{"least": LAW}, {"least": LAW - 0.001}])
-    assert "met, 1 of 1 rows" in verdict([{"least": 1.2}])
+    rows: list[Row] = [{"least": LAW, "least_trials": 1.2}, {"least": LAW - 0.001, "least_trials": LAW}]
+    assert "1 of 2 rows have it, and 2 with `rest_trials`" in verdict(rows)
 
 
 def test_every_case_has_a_row_of_its_own() -> None:

@@ -128,6 +128,45 @@ def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew()
     assert turned() == [bounds]
 
 
+def test_all_drafters_rest_when_they_are_to_and_sessions_without_one_keep_their_plan() -> None:
+    bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
+    drafted, bare = session_of(1, plan=bounds), session_of(2, plan=bounds)
+    drafted.drafter = drafting_for(address="good")
+    chooser.meet([drafted, bare])
+
+    def changes(*, all_rest: bool) -> list[tuple[int, Plan]]:
+        found = chooser.resting_changes([drafted, bare], lambda wishes: wishes.over(bounds), all_rest=all_rest)
+        return [(session.id, plan) for session, plan in found]
+
+    resting = replace(bounds, num_steps=0)
+    assert changes(all_rest=False) == []
+    assert changes(all_rest=True) == [(1, resting)]
+    drafted.plan = resting
+    assert changes(all_rest=True) == [], "it was told"
+    assert changes(all_rest=False) == [(1, bounds)]
+
+
+@pytest.mark.parametrize(("rest_trials", "grouped"), [(True, False), (True, True), (False, False)])
+def test_a_planner_has_drafters_rest_that_double_a_step_if_it_is_to_try_and_is_no_rank(
+    rest_trials: bool, grouped: bool, tmp_path: Path
+) -> None:
+    settings = VerifierSettings(model=tmp_path, rest_trials=rest_trials)
+    planner = Planner(
+        settings.plan, 100, partial(controller_for, settings), rest_trials=settings.rest_trials, grouped=grouped
+    )
+    session = session_of(1, plan=planner.default)
+    session.drafter = drafting_for(address="hungry")
+    rested = 0
+    for _ in range(60):
+        planner.schedule([session], 0.0)
+        for told, plan in planner.resting_changes([session]):
+            told.plan = plan
+        rests = not session.plan.speculates
+        rested += rests
+        planner.observe(step(session.plan, 0, 0, seconds=0.02 if rests else 0.04))
+    assert (rested > 30) is (rest_trials and not grouped)
+
+
 def test_a_wait_that_a_step_beside_prompts_cut_short_says_nothing_of_what_waits_bring() -> None:
     bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
     session = session_of(plan=bounds)

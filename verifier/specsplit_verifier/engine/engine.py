@@ -220,6 +220,11 @@ def core_of(
     controllers = partial(controller_for, settings)
     most_nodes = None if states is None else states.most_nodes
     planner = planner or Planner(
-        settings.plan, settings.step_token_budget, controllers, grouped=grouped, most_nodes=most_nodes
+        settings.plan,
+        settings.step_token_budget,
+        controllers,
+        grouped=grouped,
+        most_nodes=most_nodes,
+        rest_trials=settings.rest_trials,
     )
     return EngineCore(info, scheduler, planner, drafters, clock)

@@ -134,13 +134,13 @@ class StepChooser:
                 standing.stepped(_probabilities(part.draft), accepted, drafter_ready=part.drafter_ready)
 
     def resting_changes(
-        self, sessions: Iterable[Session], plan_of: Callable[[PlanChanges], Plan]
+        self, sessions: Iterable[Session], plan_of: Callable[[PlanChanges], Plan], *, all_rest: bool = False
     ) -> list[tuple[Session, Plan]]:
-        """Find sessions whose drafters are to rest from now on, or no longer, each with its new plan."""
+        """Find sessions whose drafters are to rest from now on, or no longer, each with its new plan. `all_rest`: every drafter is to."""
         found: list[tuple[Session, Plan]] = []
         for session in sessions:
             standing = self._standings.get(session.id)
-            resting = standing is not None and standing.resting
+            resting = standing is not None and (all_rest or standing.resting)
             if resting is not session.plan.speculates:
                 continue  # it is so already
             plan = plan_of(session.request.plan)

@@ -18,6 +18,7 @@ from specsplit.ranks.lockstep import Agreed
 from specsplit.values import AS_SET, Control, Estimate, NoDrafts, Plan, PlanChanges
 from specsplit_verifier.policy.account import Account
 from specsplit_verifier.policy.adaptive.controller import Controller
+from specsplit_verifier.policy.arms import Arms
 from specsplit_verifier.policy.chooser import StepChooser
 from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.records.step import StepResult
@@ -70,13 +71,16 @@ class Planner:
         *,
         grouped: bool = False,
         most_nodes: int | None = None,
+        rest_trials: bool = False,
     ) -> None:
         """`step_token_budget`: tokens of prompts and of recomputed features in one step, at most. `grouped`: this is a rank of a group.
 
         `most_nodes`: drafts that the device has memory for in one step, roots not counted; None: it has for any number.
+        `rest_trials`: drafters are told to rest while more tokens a second are committed without them.
         """
         self.cost = StepCost()
         self._chooser = StepChooser(most_nodes)
+        self._arms = Arms() if rest_trials and not grouped else None
         self._launched = launched
         self._budget = step_token_budget
         self._controllers = controllers
@@ -165,6 +169,8 @@ class Planner:
             return Pause(None)
         ready = [session for session in running if not session.prefilling]
         self._chooser.meet(ready)
+        if self._arms is not None:
+            self._arms.meet([session.drafter.address for session in ready if session.drafter.attached])
         prompts = self._prompts(running)
         if not prompts:
             pauses = [_serial_pause(session, now) for session in ready]
@@ -187,7 +193,11 @@ class Planner:
 
     def resting_changes(self, running: Iterable[Session]) -> Sequence[tuple[Session, Plan]]:
         """Find sessions whose drafters are to rest from now on, or no longer, each with its new plan."""
-        return self._chooser.resting_changes(running, self.plan_of) if self._controller.chooses else []
+        if not self._controller.chooses:
+            return []
+        return self._chooser.resting_changes(
+            running, self.plan_of, all_rest=self._arms is not None and self._arms.resting
+        )
 
     def shown(self, plan: Plan) -> Plan:
         """The plan of a session as it is shown; see `Account.shown`."""
@@ -199,6 +209,8 @@ class Planner:
             self.cost.observe(result.tokens + result.others_tokens, result.kv_tokens, result.forward_us * 1e-6)
         self._chooser.observe(result)
         self._controller.observe(result)
+        if self._arms is not None and self._controller.chooses:
+            self._arms.observe(result, self.cost)
 
     def _schedule(
         self,

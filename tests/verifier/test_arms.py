@@ -1,0 +1,164 @@
+"""Drafters work or rest: which of the two is tried, and which stays, in worlds whose steps take what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsplit.speculation import Draft
+from specsplit.values import NoDraftsCause, Plan
+from specsplit_verifier.policy.arms import BARREN, FIRST, MOST_SAVED_S, SAVED, SETTLING, TRIAL, Arms, Record
+from specsplit_verifier.policy.cost import StepCost
+from specsplit_verifier.records.step import ChunkInput, SessionResult
+from tests.verifier.test_ema import STEP
+
+PLAN = Plan(num_steps=3, num_draft_tokens=8, topk=3)
+RESTING = replace(PLAN, num_steps=0)
+CHAIN = Draft(range(6), range(6), range(-1, 5), range(6), [-0.1 * at for at in range(6)])
+
+
+@dataclass(frozen=True)
+class World:
+    """What steps take, and how many nodes they accept, by the number of the step."""
+
+    step_s: float = 0.05
+    stretch: float = 1.0
+    """Times as long a step takes beside drafters that work."""
+    accepted: Callable[[int], int] = lambda _: 0
+    behind: int = 0
+    """Steps for which drafters are late that were told to work again."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a world."""
+
+    seconds: float
+    tokens: int
+    working: bool
+
+
+def steps(world: World, arms: Arms) -> Iterator[Step]:
+    """One session, step by step, each told to the arms."""
+    cost, late = StepCost(world.step_s), world.behind
+    number = 0
+    while True:
+        arms.meet(["drafter"])
+        working = not arms.resting
+        late = max(0, late - 1) if working else world.behind
+        accepted = world.accepted(number) if working and not late else 0
+        seconds = world.step_s * (world.stretch if working else 1.0)
+        cause = None if working and not late else NoDraftsCause.LATE if working else NoDraftsCause.RESTING
+        part = SessionResult(
+            1, PLAN if working else RESTING, CHAIN, range(accepted + 1), 7, True, None, None, undrafted=cause
+        )
+        result = replace(STEP, sessions=[part], forward_us=1e6 * seconds, host_us=0.0, waited_us=0.0, tokens=1)
+        cost.observe(1, 100, seconds)
+        arms.observe(result, cost)
+        yield Step(seconds, accepted + 1, working)
+        number += 1
+
+
+def run(world: World, count: int) -> list[Step]:
+    """So many steps from the beginning."""
+    return list(islice(steps(world, Arms()), count))
+
+
+def share_working(found: list[Step]) -> float:
+    """The share of steps in which drafters work."""
+    return sum(step.working for step in found) / len(found)
+
+
+def test_a_useless_drafter_that_doubles_a_step_worked_by_hand() -> None:
+    found = run(World(stretch=2.0), 60)
+    assert [step.working for step in found[: FIRST + TRIAL + 16]] == [True] * FIRST + [False] * (TRIAL + 16)
+    assert share_working(found[FIRST:]) < 0.1
+
+
+def test_a_drafter_that_costs_nothing_is_left_at_work() -> None:
+    assert share_working(run(World(stretch=1.0), 400)) > 0.9
+
+
+@pytest.mark.parametrize("behind", [0, 6])
+def test_a_drafter_that_becomes_good_works_again(behind: int) -> None:
+    world = World(stretch=1.6, accepted=lambda number: 4 if number >= 100 else 0, behind=behind)
+    found = run(world, 3000)
+    assert share_working(found[20:100]) < 0.2
+    assert share_working(found[-1000:]) > 0.95
+
+
+def test_a_drafter_that_becomes_useless_rests_within_a_few_steps() -> None:
+    world = World(stretch=1.6, accepted=lambda number: 0 if number >= 300 else 3)
+    found = run(world, 400)
+    assert share_working(found[200:300]) > 0.9
+    assert not any(step.working for step in found[300 + 2 * BARREN : 300 + 2 * BARREN + 10])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.floats(0.01, 0.08),
+    st.floats(1.0, 2.0),
+    st.sampled_from([(0,), (1,), (0, 0, 1), (0, 3)]),
+    st.sampled_from([0, 5]),
+)
+def test_what_a_drafter_costs_is_bounded(step_s: float, stretch: float, pattern: tuple[int, ...], behind: int) -> None:
+    world = World(step_s, stretch, lambda number: pattern[number % len(pattern)], behind)
+    found = run(world, 1200)
+    seconds, tokens = sum(step.seconds for step in found), sum(step.tokens for step in found)
+    extra_s = step_s * (stretch - 1)
+    if 1 + sum(pattern) / len(pattern) > 0.97 * stretch:
+        assert tokens * step_s > 0.9 * seconds, "near the edge it hardly matters which arm is in force"
+    else:
+        begin = (FIRST + 2 * BARREN + SETTLING) * extra_s
+        assert seconds - tokens * step_s < begin + MOST_SAVED_S + (SAVED + 0.004) * seconds + TRIAL * extra_s
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.floats(0.005, 0.1), st.floats(1.0, 1.8), st.integers(2, 5))
+def test_a_good_drafter_works_nearly_always(step_s: float, stretch: float, accepted: int) -> None:
+    found = run(World(step_s, stretch, lambda _: accepted), 2000)
+    assert share_working(found[200:]) > 0.95
+
+
+def test_steps_that_tell_nothing_of_drafters_do_not_count() -> None:
+    arms, world = Arms(), World(stretch=2.0)
+    arms.meet(["drafter"])
+    part = SessionResult(1, PLAN, CHAIN, range(1), 7, True, None, None)
+    plain = replace(STEP, sessions=[part], forward_us=1e5, host_us=0.0, waited_us=0.0)
+    chunk = object.__new__(ChunkInput)
+    for _ in range(100):
+        for other in (
+            replace(plain, cold=True),
+            replace(plain, chunks=[chunk]),
+            replace(plain, sessions=[replace(part, attached=False)]),
+            replace(plain, sessions=[replace(part, plan=RESTING)]),
+        ):
+            arms.observe(other, StepCost(world.step_s))
+    assert not arms.resting, "no trial either"
+
+
+def test_batches_of_another_size_and_other_drafters_are_judged_by_themselves() -> None:
+    arms = Arms()
+    list(islice(steps(World(stretch=2.0), arms), 20))
+    assert arms.resting
+    for addresses in (["another"], ["drafter"] * 2, ["drafter", "another"]):
+        arms.meet(addresses)
+        assert not arms.resting
+    arms.meet(["drafter"])
+    assert arms.resting, "what was learnt is kept"
+
+
+def test_the_edge_worked_by_hand() -> None:
+    record = Record()
+    assert record.edge == 0.0 and not record.decide(), "nothing is known yet"
+    for _ in range(1000):
+        record.committed(2.0, ready=True)
+    assert record.tokens == pytest.approx(2.0, rel=0.01)
+    assert not record.tried(0.5) and record.edge == pytest.approx(0.693 - 0.5, abs=0.01)
+    assert record.tried(1.1) and record.resting, "the mean of both trials is 0.8"
+    assert record.tried(0.2) and not record.resting, "and now 0.5"
