@@ -65,7 +65,7 @@ class VerifierSettings(EngineSettings):
     """goodput only: tokens of a session in one step, root included, at most."""
     rest_trials: bool = False
     """goodput only: now and then all drafters rest for a few steps, and they stay at rest while more tokens a second are committed without
-    them, as on cores that they share with the verifier. A rank of a group tries nothing."""
+    them, as on cores that they share with the verifier. Not with dp_size."""
     max_nodes: int = Field(default=4096, ge=1, le=65_536)
     """Nodes held per session at most; a drafter that sends more is refused."""
     feature_window: Count = Field(default=2048, ge=1)
@@ -136,6 +136,13 @@ class VerifierSettings(EngineSettings):
             if self.tp_size > 1 and value != alone:
                 problem = f"is {self.tp_size} and {field} is {value}, which do not go together; leave one of them out"
                 raise InvalidRequest("tp_size", problem, field)
+        return self
+
+    @model_validator(mode="after")
+    def _check_trials(self) -> Self:
+        if self.rest_trials and self.dp_size > 1:
+            problem = f"does not go with dp_size = {self.dp_size}: ranks that step together try nothing; leave one of them out"
+            raise InvalidRequest("rest_trials", problem, "dp_size")
         return self
 
     @model_validator(mode="after")

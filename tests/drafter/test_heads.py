@@ -184,11 +184,11 @@ def test_children_are_those_of_the_reference_on_every_path_after_hits_and_misses
     name: str, sampling: Sampling, budget: int
 ) -> None:
     proposer = Checked(name, budget)
-    verifiers = run(proposer, head_of(name), sampling=sampling)
+    verifiers = run(proposer, head_of(name), sampling=sampling, steps=16)
     hits = [hit for verifier in verifiers for hit in verifier.hits]
     assert any(hits)
     assert not all(hits)
-    assert max(len(verifier.committed) for verifier in verifiers) > 15
+    assert max(len(verifier.committed) for verifier in verifiers) > 20
     assert proposer.compared > 100
     assert proposer.pages.used == 0
 

@@ -170,6 +170,12 @@ def test_the_default_plan_is_checked_at_start() -> None:
     assert refusal(VerifierSettings, model=TARGET, max_nodes=3).field == "max_nodes"
 
 
+def test_ranks_that_step_together_try_no_rests() -> None:
+    problem = refusal(VerifierSettings, model=TARGET, dp_size=2, rest_trials=True)
+    assert "rest_trials: does not go with dp_size = 2" in str(problem) and "leave one of them out" in str(problem)
+    assert VerifierSettings.load(model=TARGET, rest_trials=True).rest_trials
+
+
 def test_a_step_of_a_rank_may_last_until_another_is_taken_for_lost() -> None:
     assert VerifierSettings.load(model=TARGET, step_timeout_s=20).step_timeout_s == 20, (
         "one that is alone waits for nobody"
