@@ -96,6 +96,18 @@ def test_step_cost_of_one_size_is_its_mean() -> None:
     assert cost.predict(1) > 0
 
 
+@pytest.mark.parametrize("size", [1, 5, 32])
+def test_step_cost_keeps_what_tokens_cost_through_steps_of_one_size(size: int) -> None:
+    cost = StepCost()
+    for tokens in (1, 16, 64, 128):
+        for _ in range(3):
+            cost.observe(tokens, 0, 0.060 + 0.002 * tokens)
+    for _ in range(4000):
+        cost.observe(size, 0, 0.060 + 0.002 * size)
+    assert cost.token_s == pytest.approx(0.002, rel=0.05)
+    assert cost.predict(24) == pytest.approx(0.060 + 0.002 * 24, rel=0.05)
+
+
 def test_step_cost_tells_what_tokens_cost_from_what_kv_costs() -> None:
     cost, tokens = StepCost(), [1, 16, 64, 8, 96, 2]
     for step in range(600):

@@ -11,6 +11,9 @@ _UNITS: Final = 1.0, 64.0, 4096.0
 _TRUST: Final = 1e-3, 0.05, 0.05
 """Weight of the prior by term, in steps: a term of which steps show nothing keeps its prior."""
 
+_SHORTEST_S: Final = 1e-6
+"""What a step takes at least, where clocks say that it took no time."""
+
 _Three = tuple[float, float, float]
 _Symmetric = tuple[float, float, float, float, float, float]
 """The upper triangle of a symmetric matrix [3, 3], row by row."""
@@ -19,23 +22,23 @@ _Symmetric = tuple[float, float, float, float, float, float]
 class StepCost:
     """Seconds of a step as a + b * tokens + c * KV tokens read, none of them negative.
 
-    Least squares of relative errors over recent steps (older ones fade by 0.99 each), drawn a little towards what was believed before them.
+    Least squares of relative errors over recent steps (older ones fade by 0.99 each), drawn a little towards what was believed before the
+    last step, so that what recent steps do not show is not forgotten, however many there are.
     Sessions' KV hardly changes from one step to the next, and trees of one size tell nothing of others: what cannot be told apart
     stays as it was, or goes to the first term. A step is observed on the way to the next, and arrays cost more than three numbers.
     """
 
     def __init__(self, base_s: float = 0.005, token_s: float = 0.0) -> None:
         """Begin with a prior."""
-        self._believed: _Three = base_s, token_s * _UNITS[1], 0.0
         self._moments: _Symmetric = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
         self._seconds: _Three = 0.0, 0.0, 0.0
         self._mean_s, self._weight = 0.0, 0.0
-        self._terms = self._believed
+        self._terms: _Three = base_s, token_s * _UNITS[1], 0.0
 
     def observe(self, tokens: int, kv_tokens: int, seconds: float) -> None:
         """Learn that a step over so many tokens, that read so much KV, took `seconds`."""
         at, kv = tokens / _UNITS[1], kv_tokens / _UNITS[2]
-        share = 1 / max(seconds, 0.05 * self._mean_s, 1e-6) ** 2
+        share = 1 / max(seconds, 0.05 * self._mean_s, _SHORTEST_S) ** 2
         of_one, of_at, of_kv = share, share * at, share * kv
         aa, ab, ac, bb, bc, cc = (FORGETTING * moment for moment in self._moments)
         self._moments = aa + of_one, ab + of_at, ac + of_kv, bb + of_at * at, bc + of_at * kv, cc + of_kv * kv
@@ -48,7 +51,7 @@ class StepCost:
     @property
     def mean_s(self) -> float:
         """Weighted mean duration."""
-        return self._mean_s if self._weight else self._believed[0]
+        return self._mean_s if self._weight else self._terms[0]
 
     @property
     def token_s(self) -> float:
@@ -56,15 +59,15 @@ class StepCost:
         return self._terms[1] / _UNITS[1]
 
     def predict(self, tokens: int, kv_tokens: int = 0) -> float:
-        """Compute the expected seconds of a step; never less than a tenth of the mean."""
+        """Compute the expected seconds of a step; never less than a tenth of the mean, nor than a tenth of a microsecond."""
         base, token, kv = self._terms
-        return max(base + token / _UNITS[1] * tokens + kv / _UNITS[2] * kv_tokens, 0.1 * self.mean_s)
+        return max(base + token / _UNITS[1] * tokens + kv / _UNITS[2] * kv_tokens, 0.1 * max(self.mean_s, _SHORTEST_S))
 
     def _fit(self) -> _Three:
         """Solve for all terms; without those that come out negative where some do."""
-        one_step = 1 / max(self._mean_s, 1e-6) ** 2  # what a step of mean length counts
+        one_step = 1 / max(self._mean_s, _SHORTEST_S) ** 2  # what a step of mean length counts
         u, v, w = (trust * one_step for trust in _TRUST)
-        (aa, ab, ac, bb, bc, cc), (a, b, c), (x, y, z) = self._moments, self._seconds, self._believed
+        (aa, ab, ac, bb, bc, cc), (a, b, c), (x, y, z) = self._moments, self._seconds, self._terms
         left, right = (aa + u, ab, ac, bb + v, bc, cc + w), (a + u * x, b + v * y, c + w * z)
         kept, terms = (True, True, True), solved(left, right)
         while True:
