@@ -10,11 +10,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
 from types import TracebackType
 from typing import Self
 
+from specsplit.cli.drawn_port import DrawnPort
 from specsplit.client import AsyncClient, Client
 from specsplit.errors import DeadlineExceeded, PermissionDenied, SpecsplitError, Unauthenticated, Unavailable
 from specsplit.settings import TransportSettings
@@ -44,8 +46,8 @@ class Child:
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self.address = ""
         """host:port at which this machine reaches it; empty until it listens."""
-        self.members_address = ""
-        """host:port at which members reach it, if it is a coordinator; empty until it listens."""
+        self.members_address = _members_address(options) if service == "coordinator" else ""
+        """host:port at which members reach it, if it is a coordinator; empty as long as nobody knows its port."""
         self._listening = threading.Event()
         self.dismissed = False
         """True if it was told to end."""
@@ -241,14 +243,18 @@ class LocalCluster:
         Raises Unavailable if one dies, DeadlineExceeded if it takes too long; nobody is left running then.
         """
         try:
-            self._coordinator = Child("coordinator", "coordinator", self._options["coordinator"], self._listener)
-            if not self._members_address:
-                self._coordinator.wait_listening(self._start_timeout_s)
-            for _ in range(self._num_verifiers):
-                self.spawn_verifier()
-            for kind in self._drafter_kinds:
-                self.spawn_drafter(kind)
-            self._coordinator.wait_listening(self._start_timeout_s)
+            with closing(self._start_coordinator()) as port:
+                if not self.coordinator.members_address:
+                    self._coordinator_listens()
+                for _ in range(self._num_verifiers):
+                    self.spawn_verifier()
+                if (
+                    port.drawn
+                ):  # a drafter without a model is there in a moment, and would complain that nobody listens yet
+                    self._coordinator_listens()
+                for kind in self._drafter_kinds:
+                    self.spawn_drafter(kind)
+                self._coordinator_listens()
             self.wait_joined()
         except BaseException:
             self.stop()
@@ -329,21 +335,25 @@ class LocalCluster:
     ) -> None:
         await asyncio.to_thread(self.stop)
 
+    def _start_coordinator(self) -> DrawnPort:
+        """Start the coordinator -> the port that was drawn for members, if that was left open: a verifier need not wait for it then."""
+        options = self._options["coordinator"]
+        field = "members_listen" if options.get("members_listen") else "listen"
+        port = DrawnPort(str(options[field]))
+        self._coordinator = Child("coordinator", "coordinator", {**options, field: port.listen}, self._listener)
+        return port
+
+    def _coordinator_listens(self) -> None:
+        self.coordinator.wait_listening(self._start_timeout_s)
+
     def _options_of(self, kind: DrafterKind) -> dict[str, object]:
         """List the options that make a drafter one of this kind."""
         target = self._model if kind.is_head else None
         return {"kind": kind.value, "model": self._draft_models.get(kind), "target": target}
 
     def _spawn(self, name: str, service: str, options: Mapping[str, object]) -> Child:
-        options = {"coordinator": self._members_address, "member_id": name, **options}
+        options = {"coordinator": self.coordinator.members_address, "member_id": name, **options}
         return Child(name, service, options, self._listener)
-
-    @property
-    def _members_address(self) -> str:
-        """Where members reach the coordinator, which they try until it listens; empty as long as nobody knows its port."""
-        said = self.coordinator.members_address
-        wanted = str(self._options["coordinator"].get("members_listen") or self._options["coordinator"]["listen"])
-        return said or ("" if wanted.endswith(":0") else from_here(wanted))
 
     def _missing(self, client: Client) -> list[Child]:
         """Who has not joined. Raises Unauthenticated or PermissionDenied if the coordinator tells this client nothing."""
@@ -355,6 +365,12 @@ class LocalCluster:
         except SpecsplitError:
             there = set[str]()
         return [child for child in expected if child.name not in there]
+
+
+def _members_address(options: Mapping[str, object]) -> str:
+    """Where members reach a coordinator with these settings, which they try until it listens; empty if its port is any free one."""
+    listen = str(options.get("members_listen") or options.get("listen") or ":0")
+    return "" if listen.endswith(":0") else from_here(listen)
 
 
 def _end(children: Sequence[Child], deadline: float) -> None:

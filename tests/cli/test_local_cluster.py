@@ -85,6 +85,20 @@ def test_where_the_port_is_known_members_start_while_the_coordinator_does() -> N
         assert set(members(cluster)) == {"ngram-0"}
 
 
+def test_a_verifier_starts_while_the_coordinator_does_though_its_port_may_be_any() -> None:
+    """It takes seconds to import what it needs. This one has no model, and ends."""
+    started: list[list[str]] = []
+
+    def listener(name: str, line: str) -> None:
+        if name == "coordinator" and "listening on" in line:
+            started.append([each.name for each in cluster.children])
+
+    cluster = LocalCluster(POCKET, verifier={"model": Path("nowhere")}, drafters=["ngram"], listener=listener)
+    with pytest.raises(Unavailable, match=r"verifier-0 ended with status 1.*nowhere"):
+        cluster.start()
+    assert started == [["coordinator", "verifier-0"]]
+
+
 def test_settings_reach_the_children_and_more_can_be_added(cluster: LocalCluster) -> None:
     before = members(cluster)
     assert set(before.values()) == {5}
