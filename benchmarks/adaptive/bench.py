@@ -11,6 +11,7 @@ from benchmarks.adaptive.phases import PhasedSource
 from benchmarks.adaptive.run import Run, run_of
 from benchmarks.lab.arrivals import Closed
 from benchmarks.lab.cost import HEAD_8B_H100, STEP_8B_H100
+from benchmarks.lab.hindsight import exact
 from benchmarks.lab.laboratory import Laboratory
 from benchmarks.lab.scenario import DrafterSpec, Scenario
 from specsplit_drafter.drafts.calibration import Calibrations
@@ -51,7 +52,10 @@ class Bench:
 
     def _run(self, contender: Contender, prepare: Callable[[Laboratory], None] | None = None) -> Run:
         scenario = replace(self.scenario, policy=contender.policy, plan=contender.plan, waits=contender.waits)
-        laboratory = Laboratory(scenario, self._source, deepcopy(self._known))
+        source, known = (
+            (self._source.in_hindsight, [exact()]) if contender.hindsight else (self._source, deepcopy(self._known))
+        )
+        laboratory = Laboratory(scenario, source, known)
         if prepare is not None:
             prepare(laboratory)
         return run_of(laboratory.run(), self._source, scenario)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.adaptive.bench import Bench, Outcome, Size
-from benchmarks.adaptive.contenders import CONTROLLERS, ORACLES, STATIC, Contender, static
+from benchmarks.adaptive.contenders import CONTROLLERS, HINDSIGHT, ORACLES, STATIC, Contender, static
 from benchmarks.adaptive.phases import Phase, PhasedSource
 from benchmarks.adaptive.run import Run
 from benchmarks.adaptive.switching import switching
@@ -30,6 +30,9 @@ NOTES = [
     "that it knows little of.",
     "Callers send a request when their last one is done. Counted is until one of them has nothing more to ask. Committed tokens/s: all "
     "tokens over all time, waits and prompts included. accept_length and tokens a step are of one session, phase by phase.",
+    "goodput: true probabilities: the same policy with drafters that say how often each of their tokens is right, fitted to these very "
+    "traces by their probabilities, the depth and the request, in the place of what commits have shown. A policy that knows no text can "
+    "hardly know more. The oracle that knows the tokens verifies no node that will not be accepted, which no probability can tell.",
     "Regret: what is missing to the best static plan of the same phase, in the phase where that is most; negative: better than all of them "
     "in every phase. The gap is that of the whole run between the best static plan and either oracle. A switch is a step under another "
     "plan than the step before; tokens/s before and after are those of the five steps on either side.",
@@ -48,7 +51,7 @@ def main(words: Sequence[str]) -> None:
 def run(context: Context, phases: Sequence[Phase], sizes: Sequence[Size]) -> None:
     """All contenders in every size."""
     source = PhasedSource(phases)
-    contenders = [*STATIC, *CONTROLLERS, *ORACLES]
+    contenders = [*STATIC, *CONTROLLERS, HINDSIGHT, *ORACLES]
     outcomes: list[Outcome] = []
     switched: list[str] = []
     with context.progress("adaptive", len(sizes) * (len(contenders) + 1)) as advance:

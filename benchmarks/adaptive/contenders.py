@@ -18,6 +18,8 @@ class Contender:
     """The plan of every request; a controller needs one that says nothing."""
     waits: bool = True
     """False if it is an oracle that never waits for drafters."""
+    hindsight: bool = False
+    """True if its drafters say how often their tokens are right, as far as that can be known without the text."""
 
 
 def static(num_steps: int, num_draft_tokens: int) -> Contender:
@@ -33,3 +35,5 @@ ORACLES = [Contender(policy.value, policy, waits=False) for policy in (Policy.KN
 
 Waiting as a static plan does brings them nothing to speak of on this load, and costs up to a twentieth.
 """
+HINDSIGHT = Contender("goodput: true probabilities", Policy.GOODPUT, hindsight=True)
+"""What a policy might come to at best that does not know the text: its drafters know how often they are right, in every request."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+from benchmarks.lab.hindsight import hindsight
 from benchmarks.lab.replay import ReplayProposer, ReplaySource, ReplayTarget
 from benchmarks.lab.scenario import DrafterSpec, Scenario
 from benchmarks.lab.trace import Trace
@@ -30,6 +32,11 @@ class PhasedSource:
         self._traces = [phase.trace for phase in phases]
         everything = [request for trace in self._traces for request in trace.requests]
         self._replayed = ReplaySource(Trace(self._traces[0].header, everything))
+
+    @cached_property
+    def in_hindsight(self) -> PhasedSource:
+        """The same requests of a drafter that says how often it is right."""
+        return PhasedSource([replace(phase, trace=hindsight(phase.trace)) for phase in self.phases])
 
     def phase_of(self, request: int, scenario: Scenario) -> int:
         """The phase of a request, both by number."""

@@ -22,7 +22,7 @@ from specsplit_verifier.records.feed import Recipe, Rows
 from specsplit_verifier.records.step import ChunkInput, StepInput
 
 CHILDREN = 8
-HEAD_LEVELS = 8
+HEAD_LEVELS = 16
 _MAX_NODES = 4096
 _KEY = (0, 0)
 _AT_ROOT: Ints = np.array([ROOT], dtype=np.int64)

@@ -10,12 +10,13 @@ from rich.console import Console
 
 from benchmarks.adaptive import command
 from benchmarks.adaptive.bench import Bench, Outcome, Size
-from benchmarks.adaptive.contenders import static
+from benchmarks.adaptive.contenders import HINDSIGHT, static
 from benchmarks.adaptive.phases import Phase, PhasedSource
 from benchmarks.adaptive.run import Run, StepTaken
 from benchmarks.adaptive.switching import around, switching
 from benchmarks.adaptive.table import curve
 from benchmarks.context import Context
+from benchmarks.lab.hindsight import hindsight
 from benchmarks.lab.trace import Header, Level, Trace, row, write
 
 LENGTH = 24
@@ -123,3 +124,30 @@ def test_the_load_of_the_table_is_easy_and_hard() -> None:
     ]
     assert rates[0] > 0.85
     assert rates[1] < 0.25
+
+
+def test_in_hindsight_drafters_say_how_often_they_are_right(phases: tuple[Phase, ...]) -> None:
+    easy, hard, _ = PhasedSource(phases).in_hindsight.phases
+    first, second = easy.trace.requests[0][1][0].probabilities
+    assert first > 0.95
+    assert second < 0.05
+    assert max(hard.trace.requests[0][1][0].probabilities) < 0.05
+    assert [level.rank for level in easy.trace.requests[0][1]] == [
+        level.rank for level in phases[0].trace.requests[0][1]
+    ]
+
+
+def test_true_probabilities_of_the_kept_traces_are_nearer_to_what_was_right() -> None:
+    for trace in (Trace.read(command.EASY), Trace.read(command.HARD)):
+        said, true = (_squared_error(each) for each in (trace, hindsight(trace)))
+        assert true < 0.9 * said
+
+
+def _squared_error(trace: Trace) -> float:
+    levels = [level for request in trace.requests for own in request.values() for level in own]
+    return sum((p - (rank == level.rank)) ** 2 for level in levels for rank, p in enumerate(level.probabilities))
+
+
+def test_whoever_knows_how_often_it_is_right_commits_more(phases: tuple[Phase, ...]) -> None:
+    bench = Bench(PhasedSource(phases), Size(1, 4))
+    assert bench.run(HINDSIGHT).rate() > bench.run(static(0, 1)).rate()
