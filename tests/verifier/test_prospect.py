@@ -6,7 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_verifier.sessions.wait_policy import GROWS, Prospect, Share, Trust, Waiting, worth_waiting
+from specsplit.speculation import Grow, Mirror
+from specsplit.values import Plan
+from specsplit_verifier.records.step import Accepted
+from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
+from specsplit_verifier.sessions.wait_policy import (
+    GROWS,
+    Prospect,
+    Share,
+    Trust,
+    Wait,
+    Waiting,
+    WaitPolicy,
+    worth_waiting,
+)
+
+PLAN = Plan()
+AT_REST = TreeLimits(8, 3, 0)
 
 PROSPECTS = st.lists(
     st.builds(
@@ -78,6 +94,20 @@ def test_trust_falls_with_what_does_not_come_and_comes_back_by_itself() -> None:
     for _ in range(50):
         trust.waited(hoped, 0.02, 5.0)
     assert trust.share == 1.0, "what comes beyond what was hoped for is no reason to hope for more than was seen"
+
+
+def test_what_a_drafter_at_rest_answers_teaches_nothing_of_how_long_one_takes() -> None:
+    policy = WaitPolicy()
+    usual = policy.prospect(Wait(), 0.0, PLAN, caught_up=False)
+    drafter = DraftSession("drafter", Mirror(1, 1, 0, 50, 100), policy)
+    drafter.begin(0, 0.0)
+    for number in range(1, 40):
+        draft = drafter.take(0, number - 1, AT_REST)
+        reroot = drafter.commit(draft, Accepted((0,), 7), float(number))
+        assert reroot.rested is (number > 1)
+        drafter.grow(Grow(number, resting=True), number + 0.0001)
+        drafter.apply_grows(AT_REST, prefilling=False)
+    assert policy.prospect(Wait(), 0.0, PLAN, caught_up=False) == usual
 
 
 def test_a_share_is_drawn_from_its_guess_to_what_is_seen() -> None:

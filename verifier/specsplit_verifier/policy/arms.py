@@ -6,49 +6,52 @@ alike while it works; it shows only in steps in which all drafters rest, having 
     edge = log(tokens with drafters / tokens without) - log(seconds with drafters / seconds without)
 
 says which arm commits more tokens per second. Tokens of steps with drafters are counted all the time (without, each session commits one).
-Seconds are compared in trials: a few steps of the other arm directly behind steps of the one in force. A trial may lose time; what it
-may lose at most is saved up for it, a small share of the time that goes by.
+Seconds are compared in trials: a short stretch of the other arm, with steps of the one in force on both sides. The arm in force changes
+once the other one is the better one by more than a standard error. Until that is plain trials come one after the other, then more and
+more seldom. A trial may lose time; what it may lose at most is saved up for it, a small share of the time that goes by.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from specsplit_verifier.policy.cost import StepCost
-from specsplit_verifier.records.step import StepResult
+from specsplit_verifier.policy.evidence import Stretch, TokenCount
+from specsplit_verifier.records.step import SessionResult, StepResult
 
-SAVED: Final = 0.006
+SAVED: Final = 0.008
 """Share of the time that trials may lose."""
-MOST_SAVED_S: Final = 0.15
-"""Seconds that are saved up at most, so that a trial behind a long time without any is not a long one."""
-COMPARED: Final = 8
-"""Steps of the arm in force that a trial is compared with, at most."""
-FIRST: Final = 4
-"""Steps before the first trial."""
-OPENING: Final = 1.5
-"""Steps whose time the first trial of a record may lose without having it saved up."""
-TRIAL: Final = 4
-"""Steps of a trial that count, the last ones."""
+MOST_SAVED_S: Final = 0.25
+"""Seconds that are saved up at most, and at the beginning."""
+ALL: Final = 0.99
+"""So much of it is as good as all."""
+STRETCH_S: Final = 0.05
+"""Seconds of either arm that are compared in a trial, at least."""
 LEAST: Final = 2
-"""Steps of a trial at least in which no drafter is late, however much time it loses."""
+"""Steps of either arm that are compared in a trial, at least."""
+TURNING: Final = 2
+"""Steps of a trial that are likely not to count."""
+FIRST: Final = 3
+"""Steps before the first trial."""
+COMPARED: Final = 8
+"""Steps of the arm in force behind a trial, at least, that it is compared with."""
+RECENT: Final = 32
+"""Steps of the arm in force that are remembered."""
+READING: Final = 4
+"""Steps at most that do not count since a drafter that begins, or works again, reads what it has missed."""
 SETTLING: Final = 16
-"""Steps of a trial at most in which late drafters, now at rest, end what they are at."""
-READING: Final = 8
-"""Steps of a trial at most in which drafters that work again read what they have missed."""
-GAPS: Final = 16, 1024
-"""Steps between two trials: at first, and at most. Every trial that changes nothing doubles them."""
-LOST: Final = -0.02
+"""Steps of a rest at most that do not count since drafters have not said yet that they rest."""
+GAPS_S: Final = 1.0, 16.0
+"""Seconds between two trials once it is plain which arm is better: at first, and at most. Every trial that changes nothing doubles them."""
+PLAIN: Final = 2.0
+"""It is plain which arm is better if the edge is so many standard errors."""
+SMALL: Final = 0.02
+"""An edge that may be as little as minus this is no reason to try again at once."""
+LOST: Final = -0.01
 """Drafters rest if even a hopeful edge is less."""
-WON: Final = 0.01
-"""Resting drafters work again if the edge is more."""
-FORGETTING: Final = 0.995
-SURE: Final = 16
-"""Behind so many steps less than a standard error is hoped for."""
-BARREN: Final = 8
-"""After so many steps in a row of which no node was accepted what was counted before them is forgotten."""
 REMEMBERED: Final = 64
 """Records that are kept."""
 
@@ -57,13 +60,12 @@ class _Step(NamedTuple):
     """One step."""
 
     seconds: float
-    sessions: int
-    """Sessions that decoded."""
     kv_tokens: int
+    sessions: int
+    drafted: int
+    """Sessions, and those that have a drafter."""
     tokens: int
     """Tokens that were committed, all sessions together."""
-    ready: bool
-    """True if no drafter was late."""
 
 
 class Record:
@@ -72,82 +74,88 @@ class Record:
     def __init__(self) -> None:
         self.resting = False
         """Which arm is in force."""
-        self.recent: deque[_Step] = deque(maxlen=COMPARED)
+        self.recent: deque[_Step] = deque(maxlen=RECENT)
         """Latest steps of the arm in force."""
-        self.gap = FIRST
-        self.since = 0
-        """Steps since the last trial."""
-        self.stretch: float | None = None
-        """log(seconds of a step while drafters work / while they rest); None: not tried yet."""
-        self._weight = self._tokens = self._squares = 0.0
-        self._barren = 0.0
-        """Steps in a row of which no node was accepted; those for which drafters were late count half."""
-
-    def committed(self, tokens: float, *, ready: bool) -> None:
-        """Count a step with drafters that committed so many tokens a session. One for which they were late tells half as much at most."""
-        self._barren += 1.0 if ready else 0.5
-        if tokens > 1:
-            self._barren = 0.0
-        if self._barren >= BARREN and self._tokens > self._weight:
-            self._weight = self._tokens = self._squares = float(BARREN)
-        elif ready:
-            self._weight = FORGETTING * self._weight + 1
-            self._tokens = FORGETTING * self._tokens + tokens
-            self._squares = FORGETTING * self._squares + tokens**2
-
-    def doubt(self) -> None:
-        """Give what was counted long ago half of its weight."""
-        self._weight, self._tokens, self._squares = self._weight / 2, self._tokens / 2, self._squares / 2
-
-    @property
-    def tokens(self) -> float:
-        """Tokens a session of steps with drafters, in the mean; 1 before the first."""
-        return (self._tokens + 0.5) / (self._weight + 0.5)
-
-    @property
-    def hopeful_tokens(self) -> float:
-        """Tokens a session that steps with drafters may bring yet: a standard error more than the mean."""
-        mean = self.tokens
-        variance = max(0.0, self._squares / max(self._weight, 1.0) - mean**2)
-        return mean + min(1.0, SURE / (self._weight + 1.0)) * math.sqrt((variance + 0.1) / (self._weight + 1.0))
+        self.gap_s = 0.0
+        self.since_s = 0.0
+        """Seconds since the last trial."""
+        self.dear = False
+        """True if the last trial cost all that was saved up before it showed anything."""
+        self.tokens, self.stretch = TokenCount(), Stretch()
 
     @property
     def edge(self) -> float:
         """The edge, with a stretch of 0 before the first trial."""
-        return math.log(self.tokens) - (self.stretch or 0.0)
+        return math.log(self.tokens.mean) - self.stretch.mean
 
-    def tried(self, stretch: float) -> bool:
-        """Learn from a trial; True if the other arm is in force from now on."""
-        self.since = 0
-        self.stretch = stretch if self.stretch is None else (self.stretch + stretch) / 2
-        return self.decide()
-
-    def decide(self) -> bool:
-        """Change the arm in force if it is the worse one; True if it was."""
-        if self.stretch is None:
+    def better(self, stretch: Stretch) -> bool:
+        """Whether the arm that is not in force is the better one, by what is known of the stretch."""
+        if not stretch.known:
             return False
-        hopeful = math.log(self.hopeful_tokens) - self.stretch
-        change = self.edge > WON if self.resting else hopeful < LOST
-        if change:
-            self.since = 0
-            self.resting, self.gap = not self.resting, GAPS[0]
-        return change
+        edge = math.log(self.tokens.mean) - stretch.mean
+        if self.resting:
+            return edge - stretch.error > 0
+        return edge + math.hypot(self.tokens.error, stretch.error) < LOST
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a trial."""
+        if self.tokens.steps < LEAST or len(self.recent) < FIRST or not _full(self.recent):
+            return False
+        if not self.stretch.known or self.since_s >= self.gap_s:
+            return True
+        error = math.hypot(self.tokens.error, self.stretch.error)
+        return not self.resting and self.edge < min(PLAIN * error, error - SMALL)
+
+    def change(self) -> None:
+        """Have the other arm in force."""
+        self.resting, self.gap_s, self.since_s = not self.resting, GAPS_S[0], 0.0
+        self.recent.clear()
+
+    def keep(self) -> None:
+        """Keep the arm in force behind a trial."""
+        self.gap_s, self.since_s = min(max(GAPS_S[0], 2 * self.gap_s), GAPS_S[1]), 0.0
+
+
+class _Trial:
+    """Some steps of the other arm, and those of the arm in force on both sides."""
+
+    def __init__(self, before: Sequence[_Step], tokens: float) -> None:
+        """`tokens`: of a session that has a drafter, in a step of the arm in force."""
+        self.before = before
+        sessions = sum(step.sessions + step.drafted * (tokens - 1) for step in before)
+        self.rate = sessions / sum(step.seconds for step in before)
+        """Tokens per second of the arm in force."""
+        self.other: list[_Step] = []
+        self.after: list[_Step] = []
+        self.over = False
+        """True once the arm in force is back."""
+        self.lost_s = 0.0
+
+    def stretch(self, cost: StepCost) -> tuple[float, float]:
+        """Compute log(seconds of the other arm / seconds of the one in force), and the variance that its steps give it."""
+        other, variance = _log_mean(self.other, cost)
+        own, own_variance = _log_mean([*self.before, *self.after], cost)
+        return other - own, variance + own_variance
 
 
 class Arms:
     """Has drafters work or rest. Belongs to the engine thread; seconds are those of steps."""
 
     def __init__(self) -> None:
+        self.trials = 0
+        """Trials that were begun."""
         self._records: dict[Hashable, Record] = {}
         self._record = Record()
-        self._trial: list[_Step] | None = None
-        """Steps of the trial that goes on; None: none does."""
-        self._saved_s = 0.0
+        self._trial: _Trial | None = None
+        self._saved_s = MOST_SAVED_S
+        self._turning = READING
+        """Steps that do not count yet, unless drafters say before that they rest, or what they have."""
 
     @property
     def resting(self) -> bool:
         """True if all drafters are to rest in the next step."""
-        return self._record.resting is (self._trial is None)
+        return self._record.resting is (self._trial is None or self._trial.over)
 
     def meet(self, addresses: Sequence[str]) -> None:
         """Take in the drafters of the sessions that decode next: one address for each that has a drafter."""
@@ -159,8 +167,11 @@ class Arms:
                 del self._records[next(iter(self._records))]
             record = self._records[key] = Record()
         if record is not self._record:
+            rested = self.resting
             self._record, self._trial = record, None
             record.recent.clear()
+            self._turned(rested)
+            self._turning = max(self._turning, 0 if record.tokens.steps else READING)
 
     def observe(self, result: StepResult, cost: StepCost) -> None:
         """Learn from a step that is over."""
@@ -170,75 +181,122 @@ class Arms:
         working = any(part.plan.speculates for part in drafted)
         if working is self.resting:  # sessions rest by themselves, or are not told yet
             return
-        seconds = (result.waited_us + result.forward_us + result.host_us) * 1e-6
-        tokens = result.accepted + len(result.sessions)
+        seconds, sessions = (result.waited_us + result.forward_us + result.host_us) * 1e-6, len(result.sessions)
+        step = _Step(seconds, result.kv_tokens, sessions, len(drafted), result.accepted + sessions)
         self._saved_s = min(MOST_SAVED_S, self._saved_s + SAVED * seconds)
-        ready = all(part.drafter_ready for part in drafted if part.plan.speculates)
-        step = _Step(seconds, len(result.sessions), result.kv_tokens, tokens, ready)
-        if working and (ready or self._trial is None):
-            self._record.committed(sum(1 + part.accepted for part in drafted) / len(drafted), ready=ready)
-        if self._trial is not None:
-            self._trial.append(step)
-            if self._told(self._trial):
-                self._end_trial(self._trial, cost)
+        self._record.since_s += seconds
+        counted = self._counted(drafted, working=working)
+        if self._trial is None:
+            self._go_on(step, counted=counted)
         else:
-            self._go_on(step)
+            self._try(self._trial, step, cost, counted=counted)
 
-    def _told(self, trial: Sequence[_Step]) -> bool:
-        """Whether a trial has had steps enough, or has lost what it may."""
-        if self._record.resting:
-            ready = sum(step.ready for step in trial)
-            wanted = LEAST if self._lost(trial) > self._saved_s else TRIAL
-            return ready >= wanted or len(trial) >= READING
-        settled = all(step.ready for step in (*self._record.recent, *trial)[-COMPARED:])
-        return len(trial) >= (TRIAL if settled else SETTLING) or (
-            len(trial) >= LEAST and self._lost(trial) > self._saved_s
-        )
+    def _counted(self, drafted: Sequence[SessionResult], *, working: bool) -> bool:
+        """Whether a step tells of the arm that it is of; if drafters work, count what it committed."""
+        if working and all(part.drafter_ready for part in drafted):
+            self._turning = 0
+        counted = not self._turning
+        rested = not working and all(part.reroot.rested for part in drafted)
+        self._turning = 0 if rested else max(0, self._turning - 1)
+        if working and counted:
+            self._record.tokens.add(sum(1 + part.accepted for part in drafted) / len(drafted), len(drafted))
+        return counted
 
-    def _go_on(self, step: _Step) -> None:
+    def _turned(self, rested: bool) -> None:
+        """Have drafters begin again, or end what they are at, if they have been told to."""
+        if rested is not self.resting:
+            self._turning = SETTLING if self.resting else READING
+
+    def _go_on(self, step: _Step, *, counted: bool) -> None:
         record = self._record
-        record.recent.append(step)
-        record.since += 1
-        if not record.resting and record.since % BARREN == 0 and self._changed(record.decide()):
+        if record.resting and not counted:
             return
-        if record.since >= record.gap and len(record.recent) >= FIRST and self._affordable():
-            self._trial = []
-            if record.resting:
-                record.doubt()
+        record.recent.append(step)
+        if not record.resting and record.better(record.stretch):
+            self._change()
+        elif record.due and self._affordable():
+            self._begin()
+
+    def _begin(self) -> None:
+        record, rested = self._record, self.resting
+        self._trial = _Trial(list(record.recent), 1.0 if record.resting else record.tokens.mean)
+        self.trials += 1
+        if record.resting:
+            record.tokens.doubt()
+        self._turned(rested)
 
     def _affordable(self) -> bool:
-        """Whether enough is saved up for a trial; the first of a record may cost a little more, so that bad drafters are found at once."""
+        """Whether enough is saved up for what a trial is likely to lose."""
         record = self._record
-        step_s = sum(step.seconds for step in record.recent) / len(record.recent)
         share = math.expm1(-record.edge) if record.resting else -math.expm1(-record.edge)
-        price_s = TRIAL * step_s * min(1.0, max(0.0, share))
-        return self._saved_s >= min(MOST_SAVED_S, price_s) or (record.stretch is None and price_s <= OPENING * step_s)
+        step_s = sum(step.seconds for step in record.recent) / len(record.recent)
+        price_s = (max(STRETCH_S, LEAST * step_s) + TURNING * step_s) * min(1.0, max(0.0, share))
+        return self._saved_s >= (ALL * MOST_SAVED_S if record.dear else min(price_s, ALL * MOST_SAVED_S))
 
-    def _lost(self, trial: Sequence[_Step]) -> float:
-        """Seconds that a trial has lost: what its tokens would have taken less in steps of the arm in force."""
-        recent = self._record.recent
-        rate = sum(step.tokens for step in recent) / sum(step.seconds for step in recent)
-        return sum(step.seconds for step in trial) - sum(step.tokens for step in trial) / rate
-
-    def _changed(self, change: bool) -> bool:
-        """Charge what the arm that was in force has lost lately, if it was the worse one -> `change`."""
+    def _try(self, trial: _Trial, step: _Step, cost: StepCost, *, counted: bool) -> None:
+        """Take in a step of a trial, or behind it; what does not count yet is part of what the trial loses."""
         record = self._record
-        if change:
-            if record.resting:
-                self._saved_s += sum(step.seconds for step in record.recent) * min(0.0, math.expm1(record.edge))
-            record.recent.clear()
-        return change
+        if trial.over and counted:
+            trial.after.append(step)
+            record.recent.append(step)
+            if record.dear or (len(trial.after) >= COMPARED and _full(trial.after)):
+                self._end(trial, cost)
+            return
+        lost_s = step.seconds - step.tokens / trial.rate
+        trial.lost_s += lost_s
+        self._saved_s = min(MOST_SAVED_S, self._saved_s - lost_s)
+        if trial.over:
+            return
+        if counted:
+            trial.other.append(step)
+        record.dear = not _full(trial.other)
+        if not record.dear:
+            known = record.stretch.copy()
+            known.add(*self._signed(trial, cost))
+            if record.better(known):
+                record.stretch = known
+                self._change()
+                return
+        if not record.dear or (self._saved_s < 0 and trial.lost_s > 0):
+            trial.over = True
+            self._turned(not self.resting)
 
-    def _end_trial(self, trial: Sequence[_Step], cost: StepCost) -> None:
+    def _signed(self, trial: _Trial, cost: StepCost) -> tuple[float, float]:
+        """Compute log(seconds of steps with drafters / seconds of steps without) as a trial has it, and its variance."""
+        stretch, variance = trial.stretch(cost)
+        return (stretch if self._record.resting else -stretch), variance
+
+    def _end(self, trial: _Trial, cost: StepCost) -> None:
+        """Learn from a trial that both sides are there of, and decide."""
         record = self._record
-        self._saved_s -= max(0.0, self._lost(trial))
+        if not record.dear:
+            record.stretch.add(*self._signed(trial, cost))
         self._trial = None
-        other, own = _relative(trial[-TRIAL:], cost), _relative(record.recent, cost)
-        stretch = math.log(other / own) if record.resting else math.log(own / other)
-        if not self._changed(record.tried(stretch)):
-            record.gap = min(2 * max(record.gap, GAPS[0] // 2), GAPS[1])
+        if record.better(record.stretch):
+            self._change()
+        else:
+            record.keep()
+
+    def _change(self) -> None:
+        """Have the other arm in force, and charge what the one in force has lost lately."""
+        record, rested = self._record, self.resting
+        if not record.resting:
+            rest = math.exp(-record.stretch.mean)
+            lost_s = sum(step.seconds * (1 - step.tokens / step.sessions * rest) for step in record.recent)
+            self._saved_s -= max(0.0, lost_s)
+        record.change()
+        self._trial = None
+        self._turned(rested)
 
 
-def _relative(steps: Sequence[_Step], cost: StepCost) -> float:
-    """Compute what steps took, relative to what steps of their roots alone should take."""
-    return sum(step.seconds for step in steps) / sum(cost.predict(step.sessions, step.kv_tokens) for step in steps)
+def _full(steps: Sequence[_Step] | deque[_Step]) -> bool:
+    """Whether there are steps enough to compare."""
+    return len(steps) >= LEAST and sum(step.seconds for step in steps) >= STRETCH_S
+
+
+def _log_mean(steps: Iterable[_Step], cost: StepCost) -> tuple[float, float]:
+    """Compute the log of the mean of what steps took, relative to what their roots alone should take, and its variance as they give it."""
+    taken = [step.seconds / cost.predict(step.sessions, step.kv_tokens) for step in steps]
+    mean = sum(taken) / len(taken)
+    variance = sum((each - mean) ** 2 for each in taken) / max(1, len(taken) - 1)
+    return math.log(mean), variance / mean**2 / len(taken)

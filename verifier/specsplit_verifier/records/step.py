@@ -168,6 +168,8 @@ class Reroot:
     """Why it was not, if `hit` is False."""
     cut: int = 0
     """Nodes that were cut off before any step had taken them."""
+    rested: bool = False
+    """Whether the drafter had said before the commit that it rests."""
 
 
 @dataclass(frozen=True, slots=True)

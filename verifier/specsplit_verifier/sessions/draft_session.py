@@ -230,15 +230,15 @@ class DraftSession:
 
     def commit(self, draft: Draft, accepted: Accepted, now: float) -> Reroot:
         """Take the speculation to its next root, and see what became of it; from now on time counts towards the next grow."""
-        mirror, untaken = self.mirror, self.untaken
-        empty = Miss.NONE if mirror.resting else Miss.LATE
+        mirror, untaken, rested = self.mirror, self.untaken, self.mirror.resting
+        empty = Miss.NONE if rested else Miss.LATE
         cause = Miss.WRONG if mirror.has_nodes_below(draft, accepted.path) else empty
         commit, hit = mirror.commit(draft, accepted.path, accepted.bonus)
         self._record.step(len(accepted.path) - 1, hit=hit)
         self._in_flight = 0
         self._wait.restart(now, hit, probed=self._wait_policy.probes())
         # Below 0 where the bonus had been taken, as a node behind which the target has no pick: then nothing was cut off.
-        return Reroot(commit, hit, None if hit else cause, max(0, untaken - hit - len(mirror)))
+        return Reroot(commit, hit, None if hit else cause, max(0, untaken - hit - len(mirror)), rested)
 
     def view(self, draft: Draft) -> TreeView:
         """The whole speculation."""
@@ -279,8 +279,8 @@ class DraftSession:
         if made is not None:
             self._counters.round_trips_s.append(times[0] - made)
             self._record.round_trip(times[0] - made)
-        if self.catching_up:
-            return  # what it does now says nothing about how it answers a commit
+        if self.catching_up or limits.num_steps < 1:
+            return  # what it does now, or at rest, says nothing about how it answers a commit
         if not mirror.caught_up:
             if made is not None:
                 self._wait_policy.late_grow(self._wait, times[0], made)
