@@ -34,6 +34,8 @@ class Mirror:
         self.max_nodes = max_nodes
         self.vocab_size = vocab_size
         self.commits = 0
+        self._untold = 0
+        """Commits that the drafter has not been sent yet."""
         self.resting = False
         """True if the drafter said that nothing more will come before the next commit, and has not been stirred since."""
         self.caught_up = False
@@ -70,7 +72,7 @@ class Mirror:
             self._grow_one_by_one(grow)
         if grow.rescored:
             self._rescore(grow)
-        if grow.commits == self.commits:
+        if grow.commits == self.commits - self._untold:
             self.caught_up = True
             self.resting = grow.resting
         return len(self.tree) - live_before
@@ -226,6 +228,16 @@ class Mirror:
         """Forget that the drafter rests: it was sent what it lacked (features), and its answer is to come."""
         if self.resting:
             self.resting = self.caught_up = False
+
+    def keep_back(self, *, rested: bool) -> None:
+        """Note that the drafter is not sent the last commit now. `rested`: it rested before that, and does so still."""
+        self._untold += 1
+        self.resting = self.caught_up = rested
+
+    def tell(self) -> None:
+        """Note that the drafter is sent what was kept back; its answer is to come."""
+        if self._untold:
+            self._untold, self.resting, self.caught_up = 0, False, False
 
     def preview(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
         """Choose what `take` would take now. It is remembered until something changes: a commit and the step after both ask."""

@@ -11,13 +11,14 @@ from specsplit.errors import Incompatible
 from specsplit.features import FeatureFormat, FeatureLayout, FeatureNeed, Features
 from specsplit.membership import HandOver
 from specsplit.sessions import DecodeRequest
-from specsplit.speculation import Grow
+from specsplit.speculation import Commit, Grow
 from specsplit.values import Endpoint, Plan, Sampling, SpeculationStatistics, Vocabulary
 from specsplit_verifier.drafters import memory as drafter_memory
 from specsplit_verifier.drafters.pool import REFUSED_S, DrafterPool
 from specsplit_verifier.records.events import FromDrafter
 from specsplit_verifier.records.feed import FeatureSource, FeedLimits, Recipe
-from specsplit_verifier.sessions.draft_session import NoDrafter
+from specsplit_verifier.records.step import Accepted
+from specsplit_verifier.sessions.draft_session import KEPT_BACK, NoDrafter, TreeLimits
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, DrafterSums, Recently
 from specsplit_verifier.sessions.session import Session
 from tests.support.sessions import session_of
@@ -117,6 +118,69 @@ def test_a_drafter_that_was_told_to_rest_is_not_given_up_for_reading_nothing_and
     assert session.drafter is drafter, "it was sent 4, and 8 are kept"
     pool.computed(session, features(52, 1), 3.0)
     assert not session.drafter.attached, "one that drafts has to keep up"
+
+
+def test_a_drafter_that_rests_is_sent_its_commits_together_and_before_anything_else() -> None:
+    pool, made = DrafterPool(Vocabulary(100), 50), 0
+    session = session_at(pool, Endpoint("d", "d:1"))
+    drafter = session.drafter.at("d:1")
+    assert drafter is not None
+
+    def committed() -> list[object]:
+        nonlocal made
+        made += 1
+        draft = drafter.take(0, made - 1, TreeLimits(8, 3, 0))
+        pool.commit([(session, drafter.commit(draft, Accepted((0,), 7), float(made)))], 0)
+        return [event.number if isinstance(event, Commit) else type(event) for _, _, event in pool.outgoing()]
+
+    assert [committed(), committed()] == [[1], [2]], "it was not told to rest"
+    pool.replan(session, RESTING, 3.0)
+    assert committed() == [Plan] and not drafter.mirror.resting, "it has not said that it rests"
+    drafter.grow(Grow(2, resting=True), 3.5)
+    pool.apply_grows([session])
+    assert drafter.mirror.resting, "it has answered all that it was sent"
+    assert [committed() for _ in range(KEPT_BACK - 2)] == [[]] * (KEPT_BACK - 2)
+    assert drafter.mirror.resting
+    assert committed() == list(range(3, KEPT_BACK + 3)), "so many at once, in order"
+    assert not drafter.mirror.resting, "its answer is to come"
+    assert [committed() for _ in range(2)] == [[], []]
+    pool.replan(session, Plan(), 60.0)
+    told = [event.number if isinstance(event, Commit) else type(event) for _, _, event in pool.outgoing()]
+    assert told == [made - 1, made, Plan]
+    assert not drafter.drafter_ready, "its answer is to come"
+    drafter.grow(Grow(KEPT_BACK + 2), 60.1)
+    pool.apply_grows([session])
+    assert not drafter.drafter_ready, "that is the answer to what was sent before"
+    drafter.grow(Grow(made, (1,), (0,), (3,), (-1.0,)), 60.2)
+    pool.apply_grows([session])
+    assert drafter.drafter_ready and drafter.nodes == 1
+    pool.replan(session, Plan(num_draft_tokens=1), 61.0)
+    assert committed() == [Plan], "nor does this plan speculate"
+    drafter.grow(Grow(made - 1, resting=True), 61.5)
+    pool.apply_grows([session])
+    assert drafter.mirror.resting
+    pool.close(session)
+    assert [type(event) for _, _, event in pool.outgoing()] == [Commit, Close], "it may look in all of the text later"
+
+
+def test_features_wait_with_the_commits_of_a_drafter_that_rests() -> None:
+    pool = pool_with_features()
+    session = session_at(pool, Endpoint("head", "head:1", NEED))
+    drafter = session.drafter.at("head:1")
+    assert drafter is not None
+    pool.computed(session, features(0, 1), 0.0)
+    pool.replan(session, RESTING, 0.0)
+    drafter.read(1, 0.1, prefilling=False)
+    drafter.grow(Grow(0, resting=True), 0.1)
+    pool.apply_grows([session])
+    assert pool.outgoing()
+    for position in (1, 2):
+        draft = drafter.take(0, position - 1, TreeLimits(8, 3, 0))
+        pool.commit([(session, drafter.commit(draft, Accepted((0,), 7), float(position)))], 0)
+        pool.computed(session, features(position, 1), float(position))
+        assert pool.outgoing() == []
+    pool.replan(session, Plan(), 3.0)
+    assert [type(event) for _, _, event in pool.outgoing()] == [Commit, Features, Commit, Features, Plan]
 
 
 def pool_sent(pool: DrafterPool, session: Session, made: Features) -> list[Features]:

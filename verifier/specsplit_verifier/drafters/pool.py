@@ -21,6 +21,7 @@ from specsplit.values import Endpoint, Host, Plan, Vocabulary
 from specsplit_verifier.drafters.memory import DrafterMemory
 from specsplit_verifier.records.events import FromDrafter, Sends
 from specsplit_verifier.records.feed import FeatureSource, Feed, Overrun, Recipe
+from specsplit_verifier.records.step import Reroot
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
 from specsplit_verifier.sessions.session import Session
@@ -63,7 +64,10 @@ class DrafterPool:
         return sends
 
     def _tell(self, session: Session, *events: ToDrafter) -> None:
-        self._sends += [(session.drafter.address, session.id, event) for event in events]
+        """Have the drafter of a session sent events, behind what was kept back from it."""
+        if events:
+            told = (*session.drafter.kept_back(), *events)
+            self._sends += [(session.drafter.address, session.id, event) for event in told]
 
     @property
     def records(self) -> Mapping[RecordKey, DrafterRecord]:
@@ -76,12 +80,19 @@ class DrafterPool:
             session.plan = plan
             self._tell(session, *session.drafter.replan(plan, now))
 
-    def commit(self, made: Iterable[tuple[Session, Commit]], step_us: int) -> None:
-        """Send the commits of a step to the drafters. step_us: expected microseconds until the next step; 0: unknown."""
+    def commit(self, made: Iterable[tuple[Session, Reroot]], step_us: int) -> None:
+        """Send the commits of a step to the drafters. step_us: expected microseconds until the next step; 0: unknown.
+
+        Drafters that were told to rest get theirs later.
+        """
         self._step_us = step_us
-        for session, commit in made:
-            seen = session.drafter.seen
-            self._tell(session, Commit(commit.number, commit.deepest, commit.tokens, step_us, seen))
+        for session, reroot in made:
+            if reroot.commit is not None:
+                made_of, seen = reroot.commit, session.drafter.seen
+                commit = Commit(made_of.number, made_of.deepest, made_of.tokens, step_us, seen)
+                told_to_rest = not session.plan.speculates
+                if not (told_to_rest and session.drafter.keep_back(commit, rested=reroot.rested)):
+                    self._tell(session, commit)
 
     def resume(self, session: Session, now: float) -> None:
         """Attach a drafter to a session that begins to run, or whose plan has changed, if it has use for one and none yet.

@@ -219,8 +219,9 @@ class EngineCore:
         step_us = self._step_us(step)
         made = [tree for tree in step.trees if tree.session in output.accepted]
         sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
-        committed = ((running[each.session], each.reroot.commit) for each in sessions if each.finished is None)
-        self._drafters.commit(((session, commit) for session, commit in committed if commit is not None), step_us)
+        self._drafters.commit(
+            ((running[each.session], each.reroot) for each in sessions if each.finished is None), step_us
+        )
         self._hand_on(output.features, now)
         self._scheduler.kv.end_step(running.values())
         self._steps += 1

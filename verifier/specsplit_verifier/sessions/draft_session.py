@@ -18,7 +18,7 @@ from specsplit.draft_events import ToDrafter
 from specsplit.errors import InvalidRequest
 from specsplit.features import Features
 from specsplit.records import DraftCounters
-from specsplit.speculation import BULK_FROM, Draft, Grow, Mirror, State
+from specsplit.speculation import BULK_FROM, Commit, Draft, Grow, Mirror, State
 from specsplit.values import Miss, Plan
 from specsplit_verifier.records.feed import Feed, Recipe
 from specsplit_verifier.records.step import Accepted, Reroot, TreeView
@@ -38,6 +38,10 @@ class TreeLimits(NamedTuple):
     def within(self, num_tokens: int) -> TreeLimits:
         """These limits with num_draft_tokens capped at `num_tokens`."""
         return self if num_tokens >= self.num_draft_tokens else TreeLimits(num_tokens, self.topk, self.num_steps)
+
+
+KEPT_BACK: Final = 32
+"""Commits, and features behind them, that a drafter at rest is sent together: one at a time they cost a third of a step of 3 ms."""
 
 
 class NoDrafter:
@@ -103,6 +107,14 @@ class NoDrafter:
         """Return nothing: there is nobody to tell."""
         return ()
 
+    def keep_back(self, commit: Commit, *, rested: bool) -> bool:
+        """Return False: there is no drafter to keep a commit back from."""
+        return False
+
+    def kept_back(self) -> Sequence[ToDrafter]:
+        """Return nothing: nothing was kept back."""
+        return ()
+
     def hold(self, now: float) -> None:
         """Do nothing: there is no drafter to wait for."""
 
@@ -156,6 +168,7 @@ class DraftSession:
         self._wait = Wait()
         self._queue = GrowQueue()
         self._in_flight = 0
+        self._kept_back: list[Commit | Features] = []
         """Nodes that the latest step took and no commit has settled."""
 
     @property
@@ -279,7 +292,7 @@ class DraftSession:
         if made is not None:
             self._counters.round_trips_s.append(times[0] - made)
             self._record.round_trip(times[0] - made)
-        if self.catching_up or limits.num_steps < 1:
+        if self.catching_up or self._kept_back or limits.num_steps < 1:
             return  # what it does now, or at rest, says nothing about how it answers a commit
         if not mirror.caught_up:
             if made is not None:
@@ -303,7 +316,11 @@ class DraftSession:
 
     def computed(self, features: Features, now: float, *, prefilling: bool) -> list[Features]:
         """Features were computed, new or lacking: what the drafter is to be sent now. Raises Overrun if it reads too slowly."""
-        return [] if self.feed is None else self._sent(self.feed.add(features), now, prefilling=prefilling)
+        sent = [] if self.feed is None else self.feed.add(features)
+        if self._kept_back:  # a drafter that is not told of commits has no use for their features either
+            self._kept_back += sent
+            return []
+        return self._sent(sent, now, prefilling=prefilling)
 
     def _sent(self, features: Sequence[Features], now: float, *, prefilling: bool) -> list[Features]:
         """When these are the last that the drafter needs for a first grow, the wait for that begins."""
@@ -346,6 +363,23 @@ class DraftSession:
             self.mirror.mark_busy()
             self._wait.begin(now)
         return (plan,)
+
+    def keep_back(self, commit: Commit, *, rested: bool) -> bool:
+        """Keep a commit back from a drafter that was told to rest; it is sent with what comes next. False: it is to be sent now.
+
+        `rested`: the drafter had said that it rests before the commit.
+        """
+        if len(self._kept_back) + 1 >= KEPT_BACK:
+            return False
+        self._kept_back.append(commit)
+        self.mirror.keep_back(rested=rested)
+        return True
+
+    def kept_back(self) -> Sequence[ToDrafter]:
+        """Take what was kept back, to be sent now."""
+        kept, self._kept_back = self._kept_back, []
+        self.mirror.tell()
+        return kept
 
     def hold(self, now: float) -> None:
         """The session is not stepped now, for what may be grown."""
