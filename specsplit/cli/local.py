@@ -248,9 +248,7 @@ class LocalCluster:
                     self._coordinator_listens()
                 for _ in range(self._num_verifiers):
                     self.spawn_verifier()
-                if (
-                    port.drawn
-                ):  # a drafter without a model is there in a moment, and would complain that nobody listens yet
+                if port.drawn:  # a drafter without a model is ready in a moment, and would warn that nobody listens yet
                     self._coordinator_listens()
                 for kind in self._drafter_kinds:
                     self.spawn_drafter(kind)
