@@ -16,7 +16,7 @@ from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, Specspl
 from specsplit.features import FeatureLayout, FeatureNeed, Features
 from specsplit.membership import HandOver
 from specsplit.records import DraftCounters
-from specsplit.speculation import Commit, Grow, Mirror
+from specsplit.speculation import Grow, Mirror
 from specsplit.values import Endpoint, Host, Plan, Vocabulary
 from specsplit_verifier.drafters.memory import DrafterMemory
 from specsplit_verifier.records.events import FromDrafter, Sends
@@ -88,10 +88,8 @@ class DrafterPool:
         self._step_us = step_us
         for session, reroot in made:
             if reroot.commit is not None:
-                made_of, seen = reroot.commit, session.drafter.seen
-                commit = Commit(made_of.number, made_of.deepest, made_of.tokens, step_us, seen)
-                told_to_rest = not session.plan.speculates
-                if not (told_to_rest and session.drafter.keep_back(commit, rested=reroot.rested)):
+                commit = replace(reroot.commit, step_us=step_us, seen=session.drafter.seen)
+                if session.plan.speculates or not session.drafter.keep_back(commit, rested=reroot.rested):
                     self._tell(session, commit)
 
     def resume(self, session: Session, now: float) -> None:

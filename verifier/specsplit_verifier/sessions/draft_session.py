@@ -168,8 +168,9 @@ class DraftSession:
         self._wait = Wait()
         self._queue = GrowQueue()
         self._in_flight = 0
-        self._kept_back: list[Commit | Features] = []
         """Nodes that the latest step took and no commit has settled."""
+        self._kept_back: list[Commit | Features] = []
+        """What a drafter that was told to rest has not been sent yet, in order."""
 
     @property
     def recipe(self) -> Recipe | None:
