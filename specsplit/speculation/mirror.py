@@ -234,7 +234,7 @@ class Mirror:
         self._untold += 1
         self.resting = self.caught_up = rested
 
-    def tell(self) -> None:
+    def release(self) -> None:
         """Note that the drafter is sent what was kept back; its answer is to come."""
         if self._untold:
             self._untold, self.resting, self.caught_up = 0, False, False

@@ -379,7 +379,7 @@ class DraftSession:
     def kept_back(self) -> Sequence[ToDrafter]:
         """Take what was kept back, to be sent now."""
         kept, self._kept_back = self._kept_back, []
-        self.mirror.tell()
+        self.mirror.release()
         return kept
 
     def hold(self, now: float) -> None:
