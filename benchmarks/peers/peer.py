@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -63,7 +63,7 @@ class Running:
     @property
     def resident_gb(self) -> float:
         """Memory of its processes, what several share counted once, in GB."""
-        return sum(map(_proportional, _tree(self._process.pid))) / 1e9
+        return sum(map(_proportional, tree_of(self._process.pid))) / 1e9
 
     def _line(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -99,12 +99,17 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def _tree(pid: int) -> Iterator[int]:
+def tree_of(pid: int) -> Iterator[int]:
     """A process and all below it."""
     yield pid
+    children: list[str] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            yield from _tree(int(child))
+        with suppress(
+            FileNotFoundError, ProcessLookupError
+        ):  # a thread that has ended meanwhile: what it had begun is another's now
+            children += (task / "children").read_text().split()
+    for child in children:
+        yield from tree_of(int(child))
 
 
 def _proportional(pid: int) -> int:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from rich.console import Console
 
 from benchmarks.context import Context
 from benchmarks.peers.command import LOOKUP, measure, there
-from benchmarks.peers.peer import Peer, Timed
+from benchmarks.peers.peer import Peer, Timed, tree_of
 from benchmarks.peers.serving import Cannot, Prompts, answer
 from benchmarks.peers.table import EIGHT, SINGLE, Results, agreement, beginning, disagreements, rows_of
 
@@ -54,6 +56,26 @@ def test_an_engine_with_other_weights_is_a_failure(tmp_path: Path, monkeypatch: 
     failures, rows = small_run(tmp_path, monkeypatch, *peers)
     assert failures == ["another wrote other texts to prompts 0, 1."]
     assert [row["peer"] for row in rows] == ["transformers", "another"]
+
+
+RESTLESS = """
+import subprocess, sys, threading
+child = subprocess.Popen([sys.executable, "-c", "input()"])
+print(child.pid, flush=True)
+threading.Thread(target=input, daemon=True).start()
+while threading.active_count() > 1:
+    threading.Thread(target=int).start()
+child.kill()
+"""
+
+
+def test_a_process_whose_threads_end_is_counted_with_all_below_it() -> None:
+    with subprocess.Popen([PYTHON, "-c", RESTLESS], stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        child = int(process.stdout.readline())
+        found = [list(tree_of(process.pid)) for _ in range(2000)]
+        process.kill()
+    assert all(each == [process.pid, child] for each in found)
 
 
 def test_what_has_not_been_made_is_named(tmp_path: Path) -> None:
