@@ -42,7 +42,7 @@ class ModelThread:
         return not wait([self._latest], timeout_s).not_done
 
     async def load(self, work: Callable[[], R]) -> R:
-        """Call `work`, which loads a model, and await its result. If it raises, so does this, and the thread is closed."""
+        """Call `work`, which loads a model, and await its result. Raises whatever `work` raises, and closes the thread then."""
         try:
             return await asyncio.wrap_future(self.submit(work))
         except BaseException:

@@ -104,9 +104,7 @@ def tree_of(pid: int) -> Iterator[int]:
     yield pid
     children: list[str] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(
-            FileNotFoundError, ProcessLookupError
-        ):  # a thread that has ended meanwhile: what it had begun is another's now
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended since
             children += (task / "children").read_text().split()
     for child in children:
         yield from tree_of(int(child))

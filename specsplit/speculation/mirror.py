@@ -236,8 +236,7 @@ class Mirror:
 
     def release(self) -> None:
         """Note that the drafter is sent what was kept back; its answer is to come."""
-        if self._untold:
-            self._untold, self.resting, self.caught_up = 0, False, False
+        self._untold, self.resting, self.caught_up = 0, False, False
 
     def preview(self, num_draft_tokens: int, topk: int, num_steps: int) -> Draft:
         """Choose what `take` would take now. It is remembered until something changes: a commit and the step after both ask."""

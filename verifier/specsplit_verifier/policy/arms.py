@@ -143,8 +143,6 @@ class Arms:
     """Has drafters work or rest. Belongs to the engine thread; seconds are those of steps."""
 
     def __init__(self) -> None:
-        self.trials = 0
-        """Trials that were begun."""
         self._records: dict[Hashable, Record] = {}
         self._record = Record()
         self._trial: _Trial | None = None
@@ -220,7 +218,6 @@ class Arms:
     def _begin(self) -> None:
         record, rested = self._record, self.resting
         self._trial = _Trial(list(record.recent), 1.0 if record.resting else record.tokens.mean)
-        self.trials += 1
         if record.resting:
             record.tokens.doubt()
         self._turned(rested)

@@ -378,6 +378,8 @@ class DraftSession:
 
     def kept_back(self) -> Sequence[ToDrafter]:
         """Take what was kept back, to be sent now."""
+        if not self._kept_back:  # nearly always
+            return ()
         kept, self._kept_back = self._kept_back, []
         self.mirror.release()
         return kept
