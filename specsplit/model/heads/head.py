@@ -42,12 +42,16 @@ class Head(nn.Module, ABC):
     @property
     @abstractmethod
     def config(self) -> PretrainedConfig:
-        """The config of one step's decoder layer."""
+        """The config of one step's decoder layers."""
 
     @property
     @abstractmethod
     def layers(self) -> Sequence[nn.Module]:
-        """The decoder layer of every step."""
+        """The decoder layers, those of one step after those of the step before."""
+
+    def layers_of(self, step: int) -> Sequence[nn.Module]:
+        """The decoder layers that a forward of a step runs through."""
+        return [self.layers[step]]
 
     def use_cpu_layers(self) -> None:
         """Replace modules by faster ones for a CPU, of the same numbers (`specsplit.model.layers.cpu`). The head cannot be saved then.
@@ -60,7 +64,7 @@ class Head(nn.Module, ABC):
 
     def shard(self, mesh: TensorMesh) -> None:
         """Keep only this rank's part of every step's MLP. Raises LoadError for one that cannot be cut."""
-        self.blocks = [shard_layers(self, [layer], mesh) for layer in self.layers]
+        self.blocks = [shard_layers(self, self.layers_of(step), mesh) for step in range(self.shape.num_steps)]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,13 +78,17 @@ class Head(nn.Module, ABC):
 
     @cached_property
     def geometry(self) -> Geometry:
-        """Attention shape of one step's layer. Only for a head built for serving; raises LoadError for attention not supported."""
+        """Attention shape of one step's layers. Only for a head built for serving; raises LoadError for attention not supported."""
         return self._observed(0)
 
     def _observed(self, step: int) -> Geometry:
         one = torch.zeros(1, dtype=torch.long, device=self.device)
         state = torch.zeros(1, self.shape.state_width, dtype=self.dtype, device=self.device)
-        return observe(lambda recorder: self(step, one, state, one, forward_batch=recorder), 1, self.shape.max_context)
+        return observe(
+            lambda recorder: self(step, one, state, one, forward_batch=recorder),
+            len(self.layers_of(step)),
+            self.shape.max_context,
+        )
 
     def fuse(self, features: Tensor, *, projected: bool = False) -> Tensor:
         """features [..., feature width] -> states [..., state_width].

@@ -1,4 +1,4 @@
-"""A decoder layer as transformers writes it, outside its model: one layer of any architecture, with the rotary embedding it needs."""
+"""Decoder layers as transformers writes them, outside their model: the first of any architecture, with the rotary embedding they need."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from specsplit.errors import LoadError
 
 
 class Layer(nn.Module):
-    """Layer 0 of `config`'s architecture, randomly initialised, called with hidden states and positions.
+    """Layer 0 of `config`'s architecture, randomly initialised, called with hidden states and positions; with `count`, so many in a row.
 
     Attention keywords (`forward_batch` for our attention, `attention_mask` for transformers' own) go through to the attention
     function; without a mask transformers' own are causal. Raises LoadError for an architecture that is not built of `layers` and
     one `rotary_emb`.
     """
 
-    def __init__(self, config: PretrainedConfig, attn_implementation: str) -> None:
+    def __init__(self, config: PretrainedConfig, attn_implementation: str, count: int = 1) -> None:
         super().__init__()
-        self.config: Final = _one_layer(config)
+        self.config: Final = _of_layers(config, count)
         model = AutoModel.from_config(self.config, attn_implementation=attn_implementation)
         layers, rotary = getattr(model, "layers", None), getattr(model, "rotary_emb", None)
         if not isinstance(layers, nn.ModuleList) or not isinstance(rotary, nn.Module):
@@ -30,6 +30,8 @@ class Layer(nn.Module):
                 f"a head of {config.model_type} layers is not supported: expected an architecture with layers and one rotary_emb"
             )
         self.block: nn.Module = layers[0]
+        self.further = nn.ModuleList(list(layers)[1:])
+        """The layers behind the first."""
         if not isinstance(getattr(self.block, "input_layernorm", None), nn.Module):
             raise LoadError(
                 f"a head of {config.model_type} layers is not supported: expected layers with an input_layernorm"
@@ -46,23 +48,26 @@ class Layer(nn.Module):
         self, hidden: Tensor, positions: Tensor, *, attention_mask: Tensor | None = None, **attention: Any
     ) -> Tensor:
         """hidden [B, T, in], positions [B, T] -> [B, T, hidden_size]"""
-        return self.block(
-            hidden,
-            attention_mask=attention_mask,
-            position_ids=positions,
-            position_embeddings=self.rotary_emb(hidden, positions),
-            use_cache=False,
-            **attention,
-        )
+        rotated = self.rotary_emb(hidden, positions)
+        for block in (self.block, *self.further):
+            hidden = block(
+                hidden,
+                attention_mask=attention_mask,
+                position_ids=positions,
+                position_embeddings=rotated,
+                use_cache=False,
+                **attention,
+            )
+        return hidden
 
 
-def _one_layer(config: PretrainedConfig) -> PretrainedConfig:
-    """Copy a config, with one layer and next to no vocabulary."""
-    single = copy.deepcopy(config)
-    single.num_hidden_layers = 1
-    single.vocab_size = 1
-    single.pad_token_id = None
-    kinds = set(getattr(config, "layer_types", None) or ())
-    if kinds:  # a layer behind the target's own attends to everything, unless they are all of one kind
-        single.layer_types = [kinds.pop() if len(kinds) == 1 else "full_attention"]
-    return single
+def _of_layers(config: PretrainedConfig, count: int) -> PretrainedConfig:
+    """Copy a config, with `count` layers and next to no vocabulary."""
+    few = copy.deepcopy(config)
+    few.num_hidden_layers = count
+    few.vocab_size = 1
+    few.pad_token_id = None
+    kinds: list[str] = list(getattr(config, "layer_types", None) or ())
+    if kinds and len(kinds) != count:  # layers behind the target's own attend to everything, unless all are of one kind
+        few.layer_types = [kinds[0] if len(set(kinds)) == 1 else "full_attention"] * count
+    return few
