@@ -16,6 +16,7 @@ from transformers import LlamaConfig, MixtralConfig, Qwen3MoeConfig
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, Features
 from specsplit.model.attention.interface import NAME
 from specsplit.model.heads import Eagle3Head, EagleHead, Head, MtpHead, TargetEmbeddings
+from specsplit.model.heads.mtp_families import DEEPSEEK
 from specsplit.model.tensors.feature_codec import encode
 from specsplit.tree import TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary
@@ -70,8 +71,7 @@ def _deepseek(attention: str) -> Head:
         _layer(),
         ends(),
         num_steps=2,
-        embedding_first=True,
-        normed_states=False,
+        formula=DEEPSEEK.formula,
         model="tiny-head",
         attn_implementation=attention,
     )

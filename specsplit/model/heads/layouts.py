@@ -2,8 +2,7 @@
 
 EAGLE      fc.*, layers.0.*                                  its authors, SpecForge, speculators
 EAGLE-3    fc.*, midlayer.* or layers.0.*, norm, lm_head, d2t, t2d    its authors and SpecForge, or speculators
-MiMo       model.mtp_layers.{i}.*                            inside the target's checkpoint (github.com/XiaomiMiMo/MiMo)
-DeepSeek   model.layers.{L + i}.*                            inside the target's, behind its L layers (DeepSeek-V3, GLM-4.5)
+MTP        inside the target's checkpoint, as each family names them: `mtp_families`
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from specsplit.errors import LoadError
+from specsplit.model.heads.mtp_families import family_among
+from specsplit.model.heads.mtp_family import MtpFamily
 from specsplit.values import DrafterKind
 
 
@@ -25,8 +25,7 @@ class Family(StrEnum):
 
     EAGLE = "EAGLE"
     EAGLE3 = "EAGLE-3"
-    MIMO = "MTP layers as MiMo names them"
-    DEEPSEEK = "MTP layers as DeepSeek names them"
+    MTP = "MTP layers"
 
     @property
     def kinds(self) -> tuple[DrafterKind, ...]:
@@ -34,26 +33,10 @@ class Family(StrEnum):
         return _KINDS[self]
 
 
-_MTP_KINDS: Final = (DrafterKind.MULTI_LAYER_EAGLE, DrafterKind.EAGLE)
 _KINDS: Final[dict[Family, tuple[DrafterKind, ...]]] = {
     Family.EAGLE: (DrafterKind.EAGLE,),
     Family.EAGLE3: (DrafterKind.EAGLE3,),
-    Family.MIMO: _MTP_KINDS,
-    Family.DEEPSEEK: _MTP_KINDS,
-}
-_MIMO_LAYER: Final = re.compile(r"model\.mtp_layers\.(\d+)\.")
-_DEEPSEEK_LAYER: Final = re.compile(r"model\.layers\.(\d+)\.(?:eh_proj|enorm|hnorm|shared_head)\.")
-_MIMO_PARTS: Final = {
-    "token_norm": "token_layernorm",
-    "hidden_norm": "hidden_layernorm",
-    "proj": "input_proj",
-    "final_norm": "final_layernorm",
-}
-_DEEPSEEK_PARTS: Final = {
-    "token_norm": "enorm",
-    "hidden_norm": "hnorm",
-    "proj": "eh_proj",
-    "final_norm": "shared_head.norm",
+    Family.MTP: (DrafterKind.MULTI_LAYER_EAGLE, DrafterKind.EAGLE),
 }
 
 
@@ -103,10 +86,8 @@ def recognise(names: Collection[str], facts: dict[str, Any]) -> Family | None:
     """Recognise the family of a layout by config.json and the names of the tensors; None: it is of no known family."""
     if "speculators_model_type" in facts:
         return {"eagle": Family.EAGLE, "eagle3": Family.EAGLE3}.get(facts["speculators_model_type"])
-    if any(_MIMO_LAYER.match(name) for name in names):
-        return Family.MIMO
-    if any(_DEEPSEEK_LAYER.match(name) for name in names):
-        return Family.DEEPSEEK
+    if family_among(names) is not None:
+        return Family.MTP
     if any(name.startswith("midlayer.") for name in names) or {"layers.0.hidden_norm.weight", "d2t"} & set(names):
         return Family.EAGLE3
     if any(name.startswith(("layers.0.", "fc.")) for name in names):
@@ -135,38 +116,6 @@ def eagle3_layout(names: Collection[str]) -> Layout:
     )
 
 
-def mimo_layout(num_steps: int) -> Layout:
-    """The layout of MTP layers as MiMo names them: all of them, counted from 0."""
-    prefixes = _step_prefixes(_MIMO_PARTS, [f"model.mtp_layers.{step}" for step in range(num_steps)])
-    return Layout(Family.MIMO, prefixes, ignored=r"rotary_emb\.", scope=r"model\.mtp_layers\.")
-
-
-def deepseek_layout(first: int, num_steps: int) -> Layout:
-    """The layout of MTP layers as DeepSeek names them, counted from `first`. Their copies of embeddings and LM head are ignored."""
-    layers = range(first, first + num_steps)
-    prefixes = _step_prefixes(_DEEPSEEK_PARTS, [f"model.layers.{layer}" for layer in layers])
-    scope = rf"model\.layers\.({'|'.join(map(str, layers))})\."
-    return Layout(Family.DEEPSEEK, prefixes, ignored=r"\.(embed_tokens|shared_head\.head)\.|rotary_emb\.", scope=scope)
-
-
-def mtp_layers(family: Family, names: Collection[str]) -> range:
-    """Find the numbers of the MTP layers that the tensors name. Raises LoadError unless they are consecutive."""
-    pattern = _MIMO_LAYER if family is Family.MIMO else _DEEPSEEK_LAYER
-    numbers = sorted({int(match[1]) for name in names if (match := pattern.match(name))})
-    layers = range(numbers[0], numbers[-1] + 1)
-    if list(layers) != numbers or (family is Family.MIMO and layers.start != 0):
-        raise LoadError(
-            f"MTP layers {numbers}: expected consecutive ones" + (" from 0" if family is Family.MIMO else "")
-        )
-    return layers
-
-
-def _step_prefixes(parts: dict[str, str], published: list[str]) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        pair
-        for step, prefix in enumerate(published)
-        for pair in (
-            *((f"steps.{step}.{own}.", f"{prefix}.{name}.") for own, name in parts.items()),
-            (f"steps.{step}.layer.block.", f"{prefix}."),
-        )
-    )
+def mtp_layout(family: MtpFamily, layers: range) -> Layout:
+    """The layout of these MTP layers of a family. Their copies of embeddings and LM head are ignored."""
+    return Layout(Family.MTP, family.prefixes(layers), ignored=family.ignored, scope=family.scope(layers))

@@ -20,14 +20,13 @@ from specsplit.model.heads.head import Head
 from specsplit.model.heads.layouts import (
     Family,
     Layout,
-    deepseek_layout,
     eagle3_layout,
     eagle_layout,
-    mimo_layout,
-    mtp_layers,
+    mtp_layout,
     recognise,
 )
 from specsplit.model.heads.mtp import MtpHead
+from specsplit.model.heads.mtp_families import family_among
 from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.model.heads.weights import load_weights
 from specsplit.model.layers.sharded import TensorMesh
@@ -195,7 +194,9 @@ def _eagle3(source: _Source) -> tuple[Head, Layout]:
 
 
 def _mtp(source: _Source) -> tuple[Head, Layout]:
-    layers = mtp_layers(source.family, source.names)
+    family = family_among(source.names)
+    assert family is not None
+    layers = family.layers(source.names)
     stated = source.facts.get("num_nextn_predict_layers", len(layers))
     if stated != len(layers):
         raise LoadError(f"model folder {source.folder} holds {len(layers)} MTP layers, its config.json says {stated}")
@@ -204,9 +205,8 @@ def _mtp(source: _Source) -> tuple[Head, Layout]:
         raise LoadError(
             f"model folder {source.folder} holds {len(layers)} MTP layers: run it as {DrafterKind.MULTI_LAYER_EAGLE}, not as eagle"
         )
-    deepseek = source.family is Family.DEEPSEEK
     target = source.target_embeddings()
-    if deepseek and layers.start != target.num_layers:
+    if family.behind_target and layers.start != target.num_layers:
         raise LoadError(
             f"model folder {source.folder} has its first MTP layer at {layers.start}, expected it behind the target's "
             f"{target.num_layers} layers, at {target.num_layers}"
@@ -221,17 +221,15 @@ def _mtp(source: _Source) -> tuple[Head, Layout]:
             config,
             target,
             num_steps=len(layers),
-            embedding_first=deepseek,
-            normed_states=recurrent or not deepseek,
+            formula=family.formula,
             recurrent=recurrent,
             **source.common(),
         )
-    return head, deepseek_layout(layers.start, len(layers)) if deepseek else mimo_layout(len(layers))
+    return head, mtp_layout(family, layers)
 
 
 _BUILDERS: Final[dict[Family, Callable[[_Source], tuple[Head, Layout]]]] = {
     Family.EAGLE: _eagle,
     Family.EAGLE3: _eagle3,
-    Family.MIMO: _mtp,
-    Family.DEEPSEEK: _mtp,
+    Family.MTP: _mtp,
 }

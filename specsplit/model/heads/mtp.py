@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -13,6 +14,8 @@ from specsplit.features import LAST, FeatureNeed
 from specsplit.model.attention.interface import NAME
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layer import Layer
+from specsplit.model.heads.mtp_families import MIMO
+from specsplit.model.heads.mtp_family import MtpFormula
 from specsplit.model.heads.shape import HeadShape
 from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.values import DrafterKind
@@ -21,8 +24,8 @@ from specsplit.values import DrafterKind
 class MtpHead(Head):
     """state' = layer_k(proj_k([norm(embedding), norm(state)])), logits by the target's LM head behind the step's norm.
 
-    config: of the layers; as wide as the target. embedding_first: whether the embedding is the first half of proj's input. normed_states:
-    the next step reads the output of the norm, not its input. recurrent: the one layer also reads its own states (kind eagle).
+    config: of the layers; as wide as the target. formula: what the layers' family does in its own way. recurrent: the one layer also reads
+    its own states (kind eagle), behind its norm.
     """
 
     def __init__(
@@ -31,8 +34,7 @@ class MtpHead(Head):
         target: TargetEmbeddings,
         *,
         num_steps: int,
-        embedding_first: bool = False,
-        normed_states: bool = True,
+        formula: MtpFormula = MIMO.formula,
         recurrent: bool = False,
         model: str = "",
         attn_implementation: str = NAME,
@@ -47,8 +49,7 @@ class MtpHead(Head):
             target,
             width,
         )
-        self.embedding_first: Final = embedding_first
-        self.normed_states: Final = normed_states
+        self.formula: Final = replace(formula, normed_states=formula.normed_states or recurrent)
         self.steps = nn.ModuleList(_Step(config, attn_implementation) for _ in range(num_steps))
 
     @property
@@ -60,7 +61,7 @@ class MtpHead(Head):
         return [self._step(step).layer.block for step in range(self.shape.num_steps)]
 
     def draft_logits(self, step: int, hidden: Tensor) -> Tensor:
-        normed = hidden if self.normed_states else self._step(step).final_norm(hidden)
+        normed = hidden if self.formula.normed_states else self._step(step).final_norm(hidden)
         return self.target.logits(normed)
 
     def _advance(
@@ -68,9 +69,9 @@ class MtpHead(Head):
     ) -> tuple[Tensor, Tensor]:
         part = self._step(step)
         pair = [part.hidden_norm(states), part.token_norm(self.target.embed(tokens))]
-        joined = torch.cat(pair[::-1] if self.embedding_first else pair, dim=-1)
+        joined = torch.cat(pair[::-1] if self.formula.embedding_first else pair, dim=-1)
         hidden = part.layer(part.proj(joined), positions, **attention)
-        if self.normed_states:
+        if self.formula.normed_states:
             hidden = part.final_norm(hidden)
         return hidden, hidden
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from specsplit.model.heads.eagle3 import Eagle3Head
 from specsplit.model.heads.head import Head
-from specsplit.model.heads.layouts import Layout, deepseek_layout, eagle3_layout, eagle_layout, mimo_layout
+from specsplit.model.heads.layouts import Layout, eagle3_layout, eagle_layout, mtp_layout
 from specsplit.model.heads.mtp import MtpHead
+from specsplit.model.heads.mtp_families import DEEPSEEK, MIMO
+from specsplit.model.heads.mtp_family import MtpFamily
 
 
 def save_head(head: Head, folder: Path, *, dtype: torch.dtype | None = None) -> None:
@@ -48,14 +51,20 @@ def _layout(head: Head) -> Layout:
         return eagle3_layout(["midlayer."])
     if not isinstance(head, MtpHead):
         return eagle_layout([])
-    if head.normed_states != (head.shape.recurrent or not head.embedding_first):
-        raise ValueError(
-            "an MTP head is published with the embedding first and plain states (DeepSeek), or neither (MiMo); states are normed "
-            "wherever they are fed back to the same layer"
-        )
-    if head.embedding_first:
-        return deepseek_layout(head.target.num_layers, head.shape.num_steps)
-    return mimo_layout(head.shape.num_steps)
+    family = _mtp_family(head)
+    first = head.target.num_layers if family.behind_target else 0
+    return mtp_layout(family, range(first, first + head.shape.num_steps))
+
+
+def _mtp_family(head: MtpHead) -> MtpFamily:
+    """The family that publishes heads which compute like this one. Raises ValueError if neither does."""
+    for family in (MIMO, DEEPSEEK):
+        if head.formula in (family.formula, replace(family.formula, normed_states=head.shape.recurrent)):
+            return family
+    raise ValueError(
+        "an MTP head is published with the embedding first and plain states (DeepSeek), or neither (MiMo); states are normed "
+        "wherever they are fed back to the same layer"
+    )
 
 
 def _facts(head: Head, dtype: torch.dtype) -> dict[str, Any]:
@@ -68,7 +77,7 @@ def _facts(head: Head, dtype: torch.dtype) -> dict[str, Any]:
     }
     if isinstance(head, MtpHead):
         own |= {"num_nextn_predict_layers": head.shape.num_steps, "num_hidden_layers": head.target.num_layers}
-        own["architectures"] = ["DeepseekV3ForCausalLMNextN" if head.embedding_first else "MiMoMTP"]
+        own["architectures"] = ["DeepseekV3ForCausalLMNextN" if head.formula.embedding_first else "MiMoMTP"]
     if isinstance(head, Eagle3Head):
         layers = head.shape.need.layers
         if min(layers) < 0:

@@ -23,6 +23,8 @@ from specsplit.model.heads import (
     projection_of,
     save_head,
 )
+from specsplit.model.heads.mtp_families import DEEPSEEK
+from specsplit.model.heads.mtp_family import MtpFormula
 from specsplit.values import DrafterKind
 from tests.model.heads.published import (
     DRAFT_VOCAB,
@@ -50,9 +52,9 @@ def heads(ends: TargetEmbeddings) -> dict[str, Head]:
         "eagle3": reduced,
         "eagle3, whole vocabulary": Eagle3Head(config(), ends, layers=(0, 4, 8), bias=True),
         "mimo": MtpHead(config(), ends, num_steps=3),
-        "deepseek": MtpHead(config(), ends, num_steps=2, embedding_first=True, normed_states=False),
+        "deepseek": MtpHead(config(), ends, num_steps=2, formula=DEEPSEEK.formula),
         "recurrent": MtpHead(config(), ends, num_steps=1, recurrent=True),
-        "recurrent, embedding first": MtpHead(config(), ends, num_steps=1, embedding_first=True, recurrent=True),
+        "recurrent, embedding first": MtpHead(config(), ends, num_steps=1, formula=DEEPSEEK.formula, recurrent=True),
     }
 
 
@@ -108,7 +110,9 @@ def test_experts_are_saved_one_by_one(tmp_path: Path) -> None:
 
 def test_a_head_that_no_layout_can_say_is_refused(tmp_path: Path, ends: TargetEmbeddings) -> None:
     with pytest.raises(ValueError, match="DeepSeek"):
-        save_head(MtpHead(config(), ends, num_steps=1, embedding_first=True), tmp_path)
+        save_head(
+            MtpHead(config(), ends, num_steps=1, formula=MtpFormula(embedding_first=True, normed_states=True)), tmp_path
+        )
     with pytest.raises(ValueError, match="cannot be saved"):
         save_head(Eagle3Head(config(), ends, layers=(1, 2, LAST)), tmp_path)
 
