@@ -1,45 +1,63 @@
-"""A folder that vllm-project/speculators wrote, against the logits that its own model gave (see record_speculators)."""
+"""Folders that vllm-project/speculators wrote, against the logits that its own models gave (tests/data/heads)."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
 
 from specsplit.model import Row, RowPages
-from specsplit.model.heads import HeadRunner, load_head
+from specsplit.model.heads import Head, HeadRunner, load_head
 from specsplit.values import DrafterKind
 from tests.model.heads.published import TARGET_FACTS, write
-from tests.model.heads.record_speculators import DRAFT_VOCAB, HIDDEN, LENGTH, RECORD, STEPS, VOCAB
 from tests.support.rounding import assert_same_sums
 
+DATA = Path(__file__).parents[2] / "data" / "heads"
+EAGLE3 = [
+    "eagle3-llama",
+    "eagle3-qwen3",
+    "eagle3-norm-before-residual",
+    "eagle3-two-states",
+    "eagle3-biases",
+    "eagle3-yarn",
+]
+STEPS = 3
 
-def test_logits_on_true_features_and_on_own_states_agree(tmp_path: Path) -> None:
-    with safe_open(RECORD, framework="pt") as opened:
-        record = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        facts = json.loads(opened.metadata()["config.json"])
-    folder = write(tmp_path / "head", facts, {n: t for n, t in record.items() if not n.startswith(("input", "logits"))})
-    target = write(
-        tmp_path / "target",
-        {**TARGET_FACTS, "vocab_size": VOCAB, "hidden_size": HIDDEN},
-        {"model.embed_tokens.weight": torch.zeros(VOCAB, HIDDEN)},
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target of the size that the heads were made for. They have embeddings of their own, so its are of no account."""
+    return write(
+        tmp_path_factory.mktemp("target"),
+        {**TARGET_FACTS, "vocab_size": 64, "hidden_size": 16},
+        {"model.embed_tokens.weight": torch.zeros(64, 16)},
     )
-    head = load_head(folder, target, DrafterKind.EAGLE3)
-    assert head.shape.need.layers == (1, 3, 5)
-    drafted = torch.arange(DRAFT_VOCAB) + record["d2t"]
-    tokens, fused = record["input.tokens"], head.fuse(record["input.features"])
-    for last in range(LENGTH - STEPS):
-        runner = HeadRunner(head, 0, LENGTH)
-        rows, states = (
-            [Row.chunk(tokens[: last + 1].numpy(), RowPages.alone(np.arange(last + 1), last + 1))],
-            fused[: last + 1],
-        )
+
+
+def rows(tokens: Tensor, last: int, first: int = 0) -> list[Row]:
+    """Tokens first to last of a text whose tokens have slots of their own numbers."""
+    return [Row.chunk(tokens[first : last + 1].numpy(), RowPages.alone(np.arange(last + 1), last + 1))]
+
+
+def drafted(head: Head, hidden: Tensor) -> Tensor:
+    """Logits of the head's own tokens, by way of those of the target's."""
+    logits = head.logits(0, hidden)
+    return logits if head.target_ids is None else logits[..., head.target_ids]
+
+
+@pytest.mark.parametrize("name", EAGLE3)
+def test_logits_on_true_features_and_on_own_states_agree(name: str, target: Path) -> None:
+    head, record = load_head(DATA / name, target, DrafterKind.EAGLE3), load_file(DATA / name / "record.safetensors")
+    tokens, fused = record["tokens"], head.fuse(record["features"])
+    for last in range(len(tokens) - STEPS + 1):
+        runner = HeadRunner(head, 0, len(tokens))
+        hidden, states = runner.forward(rows(tokens, last), fused[: last + 1])
         for step in range(STEPS):
-            hidden, states = runner.forward(rows, states)
-            logits = head.logits(0, hidden[-1])[drafted]
-            assert_same_sums(logits, record[f"logits.{step}"][last])
-            end = last + step + 2
-            rows, states = [Row.chunk(tokens[end - 1 : end].numpy(), RowPages.alone(np.arange(end), end))], states[-1:]
+            assert_same_sums(drafted(head, hidden[-1]), record[f"logits.{step}"][last])
+            following = last + step + 1
+            if following < len(tokens):
+                hidden, states = runner.forward(rows(tokens, following, following), states[-1:])
