@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specsplit.cli.folders import DRAFTS, drafts_beside
+from specsplit.cli.folders import DRAFTS, drafts_of
 from specsplit.errors import InvalidRequest
 from specsplit.values import DrafterKind
 
@@ -32,11 +32,11 @@ def choose_drafters(kinds: Sequence[str], models: Sequence[str], target: Path) -
     """What `--drafter KIND` and `--draft-model [KIND=]FOLDER` ask for; either may be given any number of times.
 
     Without kinds, they are those that folders are given for (standalone for a folder without a kind); without either, the best kind
-    that has a folder beside the target's, or else ngram. A folder that is not given is looked for beside the target's. Raises
-    InvalidRequest, naming the option, for a kind that does not exist, and for a folder that is missing, in doubt or not needed.
+    that has a folder beside the target's, or MTP layers inside of it, or else ngram. A folder that is not given is looked for there too.
+    Raises InvalidRequest, naming the option, for a kind that does not exist, and for a folder that is missing, in doubt or not needed.
     """
     bare, named = _split(models)
-    found = drafts_beside(target)
+    found = drafts_of(target)
     if kinds:
         wanted = _wished(kinds)
     elif models:

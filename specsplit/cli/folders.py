@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from specsplit.errors import InvalidRequest
+from specsplit.mtp import holds_mtp
 from specsplit.values import DrafterKind
 
 TARGET = "target"
@@ -43,6 +44,17 @@ def drafts_beside(target: Path) -> dict[DrafterKind, Path]:
     """The folder of every kind of drafter that has one beside the target's, the best kind first."""
     folders = {kind: target.parent / name for kind, name in DRAFTS.items()}
     return {kind: folder for kind, folder in folders.items() if is_model(folder)}
+
+
+def drafts_of(target: Path) -> dict[DrafterKind, Path]:
+    """`drafts_beside`, and the target's own folder where it holds MTP layers and there are none beside it, the best kind first.
+
+    Raises LoadError if the target's config.json cannot be read.
+    """
+    found = drafts_beside(target)
+    if DrafterKind.MULTI_LAYER_EAGLE not in found and is_model(target) and holds_mtp(target):
+        found[DrafterKind.MULTI_LAYER_EAGLE] = target
+    return {kind: found[kind] for kind in DRAFTS if kind in found}
 
 
 def pocket(option: str) -> Path:

@@ -28,9 +28,11 @@ class DrafterSettings(EngineSettings):
     kind: DrafterKind = DrafterKind.STANDALONE
     """What proposes: ngram (no model), standalone (a small model), eagle, eagle3 or multi_layer_eagle (heads on the target's features)."""
     model: Path | None = None
-    """Folder of the draft model or head, in the Hugging Face layout; required for every kind but ngram."""
+    """Folder of the draft model or head, in the Hugging Face layout; required for every kind but ngram. For multi_layer_eagle it may be the
+    target's own, which holds the layers where the target was published with them."""
     target: Path | None = None
-    """Folder of the target that a head was made for: the head shares its embeddings and LM head. Required for heads."""
+    """Folder of the target that a head was made for: the head shares its embeddings and LM head. Required for heads, but for
+    multi_layer_eagle where model is the target's folder."""
     feature_format: FeatureFormat = FeatureFormat.TARGET
     """Heads only: the numbers in which features travel: target (as the target computes them), float32, bfloat16, float16 or fp8_e4m3."""
     feature_projection: bool = False
@@ -68,7 +70,7 @@ class DrafterSettings(EngineSettings):
             )
         if not self.kind.needs_model and self.model is not None:
             raise InvalidRequest("model", f"drafter kind {kind} takes no model; leave it out", "kind")
-        if self.kind.is_head and self.target is None:
+        if self.kind.is_head and self.target is None and self.kind is not DrafterKind.MULTI_LAYER_EAGLE:
             raise InvalidRequest(
                 "target", f"is required for drafter kind {kind}: the folder of the target it was made for", "kind"
             )

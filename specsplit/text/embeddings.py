@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
+
+from specsplit.text.safetensors_header import header
 
 _EMBEDDINGS: Final = re.compile(r"(?:^|\.)(?:embed_tokens|embed_in|wte|word_embeddings|tok_embeddings)\.weight$")
-_LONGEST_HEADER: Final = 100_000_000
-"""Bytes that the format allows."""
 
 
 def embedding_rows(folder: Path) -> int | None:
@@ -21,17 +20,6 @@ def embedding_rows(folder: Path) -> int | None:
 def _rows_in(path: Path) -> list[int]:
     return [
         int(entry["shape"][0])
-        for name, entry in _header(path).items()
+        for name, entry in header(path).items()
         if _EMBEDDINGS.search(name) and entry.get("shape")
     ]
-
-
-def _header(path: Path) -> dict[str, dict[str, Any]]:
-    """What a safetensors file says of its tensors; nothing, if it is none."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header: object = json.loads(file.read(length)) if length <= _LONGEST_HEADER else None
-    except (OSError, ValueError):
-        return {}
-    return cast("dict[str, dict[str, Any]]", header) if isinstance(header, dict) else {}

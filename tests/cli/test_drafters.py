@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from specsplit.cli.drafters import CHOICES, KINDS, Drafters, choose_drafters
 from specsplit.cli.folders import DRAFTS, drafts_beside
@@ -45,6 +48,35 @@ def test_nothing_said_is_the_best_kind_that_has_a_model_beside_the_target(target
     for kind in reversed(tuple(DRAFTS)):
         folder = model(target.parent / DRAFTS[kind])
         assert choose_drafters((), (), target) == Drafters((kind,), {kind: folder})
+
+
+def test_mtp_layers_inside_the_targets_folder_count_where_there_are_none_beside_it(target: Path) -> None:
+    kind = DrafterKind.MULTI_LAYER_EAGLE
+    (target / "config.json").write_text(json.dumps({"model_type": "glm4_moe"}))
+    index = {"weight_map": {f"model.layers.46.{name}.weight": "model.safetensors" for name in ("enorm", "eh_proj")}}
+    (target / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert choose_drafters((), (), target) == Drafters((kind,), {kind: target})
+    assert choose_drafters([kind], (), target).models == {kind: target}
+    standalone = model(target.parent / DRAFTS[STANDALONE])
+    assert choose_drafters([STANDALONE], (), target).models == {STANDALONE: standalone}
+    assert choose_drafters((), (), target).kinds == (kind,)
+    beside = model(target.parent / DRAFTS[kind])
+    assert choose_drafters((), (), target).models == {kind: beside}
+
+
+@pytest.mark.parametrize(
+    ("facts", "tensor"),
+    [
+        ({"model_type": "llama"}, "model.layers.46.enorm.weight"),
+        ({"model_type": "glm4_moe"}, "model.layers.45.input_layernorm.weight"),
+    ],
+)
+def test_a_target_of_another_kind_or_without_such_layers_has_none(
+    target: Path, facts: dict[str, str], tensor: str
+) -> None:
+    (target / "config.json").write_text(json.dumps(facts))
+    save_file({tensor: np.zeros(2, np.float32)}, target / "model.safetensors")
+    assert choose_drafters((), (), target) == Drafters((NGRAM,), {})
 
 
 @pytest.mark.usefixtures("zoo")

@@ -16,8 +16,8 @@ from transformers import LlamaConfig, MixtralConfig, Qwen3MoeConfig
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, Features
 from specsplit.model.attention.interface import NAME
 from specsplit.model.heads import Eagle3Head, EagleHead, Head, MtpHead, TargetEmbeddings
-from specsplit.model.heads.mtp_families import DEEPSEEK
 from specsplit.model.tensors.feature_codec import encode
+from specsplit.mtp.families import DEEPSEEK
 from specsplit.tree import TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit_drafter.drafts.proposer import SessionKey

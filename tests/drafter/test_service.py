@@ -30,6 +30,7 @@ from tests.drafter.head_toys import VOCABULARY, ends, event_of, layout_of, savea
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter, until
 from tests.drafter.toys import open_event, plain_model, tiny_config
 from tests.model.conftest import RECURRENT
+from tests.support.mtp_target import mtp_target
 
 
 async def test_it_says_what_it_is() -> None:
@@ -287,6 +288,12 @@ def test_a_head_may_ask_for_another_format_and_for_projected_features(folder: Pa
     need = load_table(settings, SystemClock()).proposer.info.features
     assert need.projection == projection_of(tmp_path)[1]
     assert need.layout(32, FeatureFormat.FLOAT32) == FeatureLayout(32, FeatureFormat.FP8_E4M3)
+
+
+def test_mtp_layers_of_a_targets_own_folder_need_no_other(tmp_path: Path) -> None:
+    settings = DrafterSettings(kind=DrafterKind.MULTI_LAYER_EAGLE, model=mtp_target(tmp_path), kv_tokens=64)
+    info = load_table(settings, SystemClock()).proposer.info
+    assert (info.kind, info.features.layer_names) == (DrafterKind.MULTI_LAYER_EAGLE, "last")
 
 
 def test_a_head_that_cannot_be_loaded_is_refused_with_the_reason(folder: Path, tmp_path: Path) -> None:

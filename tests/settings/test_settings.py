@@ -237,7 +237,8 @@ def test_an_ngram_drafter_takes_no_model() -> None:
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_head_needs_its_target_and_may_choose_how_features_travel(kind: DrafterKind) -> None:
-    assert refusal(DrafterSettings, kind=kind, model=HEAD).field == "target"
+    if kind is not DrafterKind.MULTI_LAYER_EAGLE:  # whose layers may lie in the target's folder
+        assert refusal(DrafterSettings, kind=kind, model=HEAD).field == "target"
     settings = DrafterSettings(kind=kind, model=HEAD, target=TARGET)
     assert (settings.feature_format, settings.feature_projection) == (FeatureFormat.TARGET, False)
     for chosen in FeatureFormat:

@@ -24,6 +24,7 @@ from specsplit.ranks.mesh import Mesh
 from specsplit.rpc import DRAFTER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
+from specsplit.values import DrafterKind
 from specsplit_drafter.drafts.proposer import UNBOUNDED, Proposer
 from specsplit_drafter.edge.servicer import DrafterServicer
 from specsplit_drafter.edge.telemetry import Telemetry
@@ -224,13 +225,16 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None)
     from specsplit.model.layers.regional import compile_layers  # noqa: PLC0415
     from specsplit_drafter.kinds.heads import HeadModel  # noqa: PLC0415
 
-    if settings.target is None:
+    target = settings.target
+    if target is None and settings.kind is DrafterKind.MULTI_LAYER_EAGLE:
+        target = folder  # MTP layers as they are published, inside their target's folder
+    if target is None:
         raise LoadError(
             f"a drafter of kind {settings.kind.value} needs the folder of the target it was made for (target)"
         )
     head = load_head(
         folder,
-        settings.target,
+        target,
         settings.kind,
         dtype=settings.dtype,
         device=settings.device,

@@ -2,7 +2,7 @@
 
 EAGLE      fc.*, layers.0.*                                  its authors, SpecForge, speculators
 EAGLE-3    fc.*, midlayer.* or layers.0.*, norm, lm_head, d2t, t2d    its authors and SpecForge, or speculators
-MTP        inside the target's checkpoint, as each family names them: `mtp_families`
+MTP        inside the target's checkpoint, as each family names them: `specsplit.mtp`
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from specsplit.model.heads.mtp_families import family_among
-from specsplit.model.heads.mtp_family import MtpFamily
+from specsplit.mtp.families import family_among
+from specsplit.mtp.family import MtpFamily
 from specsplit.values import DrafterKind
 
 
@@ -86,7 +86,7 @@ def recognise(names: Collection[str], facts: dict[str, Any]) -> Family | None:
     """Recognise the family of a layout by config.json and the names of the tensors; None: it is of no known family."""
     if "speculators_model_type" in facts:
         return {"eagle": Family.EAGLE, "eagle3": Family.EAGLE3}.get(facts["speculators_model_type"])
-    if family_among(names) is not None:
+    if family_among(facts, names) is not None:
         return Family.MTP
     if any(name.startswith("midlayer.") for name in names) or {"layers.0.hidden_norm.weight", "d2t"} & set(names):
         return Family.EAGLE3

@@ -26,11 +26,11 @@ from specsplit.model.heads.layouts import (
     recognise,
 )
 from specsplit.model.heads.mtp import MtpHead
-from specsplit.model.heads.mtp_families import family_among
 from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.model.heads.weights import load_weights
 from specsplit.model.layers.sharded import TensorMesh
 from specsplit.model.tensors.dtypes import AUTO, dtype_of, said_by
+from specsplit.mtp.families import family_among
 from specsplit.text.json_file import read_json
 from specsplit.values import DrafterKind
 
@@ -194,7 +194,7 @@ def _eagle3(source: _Source) -> tuple[Head, Layout]:
 
 
 def _mtp(source: _Source) -> tuple[Head, Layout]:
-    family = family_among(source.names)
+    family = family_among(source.facts, source.names)
     assert family is not None
     layers = family.layers(source.names)
     stated = source.facts.get("num_nextn_predict_layers", len(layers))

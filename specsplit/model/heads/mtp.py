@@ -14,10 +14,10 @@ from specsplit.features import LAST, FeatureNeed
 from specsplit.model.attention.interface import NAME
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layer import Layer
-from specsplit.model.heads.mtp_families import MIMO
-from specsplit.model.heads.mtp_family import MtpFormula
 from specsplit.model.heads.shape import HeadShape
 from specsplit.model.heads.target import TargetEmbeddings
+from specsplit.mtp.families import MIMO
+from specsplit.mtp.family import MtpFormula
 from specsplit.values import DrafterKind
 
 

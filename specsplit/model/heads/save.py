@@ -15,8 +15,8 @@ from specsplit.model.heads.eagle3 import Eagle3Head
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layouts import Layout, eagle3_layout, eagle_layout, mtp_layout
 from specsplit.model.heads.mtp import MtpHead
-from specsplit.model.heads.mtp_families import DEEPSEEK, MIMO
-from specsplit.model.heads.mtp_family import MtpFamily
+from specsplit.mtp.families import DEEPSEEK, MIMO
+from specsplit.mtp.family import MtpFamily
 
 
 def save_head(head: Head, folder: Path, *, dtype: torch.dtype | None = None) -> None:

@@ -184,6 +184,18 @@ class TestTarget:
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
         load_one(tmp_path, eagle(), eagle().tensors(), folder)
 
+    @pytest.mark.parametrize("name", ["mimo", "deepseek"])
+    def test_of_a_target_with_mtp_layers_those_and_the_ends_are_read_alone(self, tmp_path: Path, name: str) -> None:
+        published = EVERYBODY[name]
+        folder = write(tmp_path, published.facts, published.tensors())
+        weights = folder / "model.safetensors"
+        read = weights.rename(folder / "read.safetensors").name
+        others = {"model.norm.weight", "model.layers.0.mlp.up_proj.weight", "model.layers.7.mlp.up_proj.weight"}
+        files = {each: "elsewhere.safetensors" if each in others else read for each in published.tensors()}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+        assert "elsewhere.safetensors" in files.values()
+        assert load_head(folder, folder, published.kind).shape.num_steps == 2
+
     def test_a_head_with_embeddings_of_its_own_reads_those(self, load: Load) -> None:
         loaded = load("eagle3, speculators")
         assert torch.equal(loaded.head.target.embeddings, loaded.tensors["embed_tokens.weight"])

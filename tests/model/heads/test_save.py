@@ -23,8 +23,8 @@ from specsplit.model.heads import (
     projection_of,
     save_head,
 )
-from specsplit.model.heads.mtp_families import DEEPSEEK
-from specsplit.model.heads.mtp_family import MtpFormula
+from specsplit.mtp.families import DEEPSEEK
+from specsplit.mtp.family import MtpFormula
 from specsplit.values import DrafterKind
 from tests.model.heads.published import (
     DRAFT_VOCAB,

@@ -36,6 +36,8 @@ class MtpFamily:
     block: str
     """The names of the decoder layer's own tensors begin with this and a dot."""
     formula: MtpFormula
+    model_types: tuple[str, ...]
+    """The `model_type` of targets that have such layers."""
     behind_target: bool = False
     """Whether layers are numbered on from the target's; else from 0."""
     copies: tuple[str, ...] = ()
