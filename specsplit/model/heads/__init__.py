@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specsplit.model.heads.eagle import EagleHead
 from specsplit.model.heads.eagle3 import Eagle3Head
+from specsplit.model.heads.eagle3_variant import Eagle3Variant
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.load import load_head
 from specsplit.model.heads.mtp import MtpHead
@@ -15,6 +16,7 @@ from specsplit.model.heads.target import TargetEmbeddings
 
 __all__ = [
     "Eagle3Head",
+    "Eagle3Variant",
     "EagleHead",
     "Head",
     "HeadRunner",

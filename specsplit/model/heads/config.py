@@ -12,8 +12,6 @@ from specsplit.model.layers.text_config import text_config
 
 _TWINS: Final = {"mimo": "qwen2"}
 """Architectures that transformers does not know, and the one of its own that their layers are: MiMo-7B's are Qwen2's."""
-_NOT_READ: Final = ("norm_before_fc", "fc_norm", "norm_output", "layernorms")
-"""Variants of speculators' heads with norms that ours have not."""
 
 
 def architecture(facts: dict[str, Any], max_context: int | None = None) -> PretrainedConfig:
@@ -34,38 +32,24 @@ def architecture(facts: dict[str, Any], max_context: int | None = None) -> Pretr
     return config
 
 
-def require_plain(facts: dict[str, Any]) -> None:
-    """Raise LoadError for a variant that is not supported."""
-    for name in _NOT_READ:
-        if facts.get(name):
-            raise LoadError(f"config.json sets {name}: heads with that norm are not supported")
-    method = facts.get("transformer_layer_config") or facts
-    layers = method.get("num_hidden_layers", 1)
+def reach_of(config: PretrainedConfig, max_context: int) -> int:
+    """Tokens of a text that a head with such layers was made for; `max_context` where the config does not say."""
+    return getattr(config, "max_position_embeddings", None) or max_context
+
+
+def num_layers_of(facts: dict[str, Any]) -> int:
+    """How many decoder layers a head has by its config.json. Raises LoadError unless that is a number above 0."""
+    layers = (facts.get("transformer_layer_config") or facts).get("num_hidden_layers", 1)
+    if not isinstance(layers, int) or layers < 1:
+        raise LoadError(f"config.json says num_hidden_layers is {layers!r}; expected 1 or more")
+    return layers
+
+
+def require_one_layer(facts: dict[str, Any]) -> None:
+    """Raise LoadError for a head of several layers."""
+    layers = num_layers_of(facts)
     if layers != 1:
         raise LoadError(f"config.json says num_hidden_layers is {layers}; expected a head of one layer")
-
-
-def feature_layers(facts: dict[str, Any], num_layers: int) -> tuple[int, ...]:
-    """The hidden states that an EAGLE-3 head reads, as FeatureNeed counts them (k: behind k decoder layers).
-
-    `eagle_config.eagle_aux_hidden_state_layer_ids` (SpecForge, SGLang) names outputs of layers counted from 0: k - 1. At the top
-    level (speculators, vLLM) the same key names inputs of layers counted from 0: k. So does the default for a
-    target of L layers, `usual_layers`. Raises LoadError unless they are layers of the target, each once.
-    """
-    eagle = facts.get("eagle_config") or {}
-    inputs, outputs = facts.get("eagle_aux_hidden_state_layer_ids"), eagle.get("eagle_aux_hidden_state_layer_ids")
-    if inputs:
-        layers = tuple(inputs)
-    elif outputs:
-        layers = tuple(layer + 1 for layer in outputs)
-    else:
-        layers = usual_layers(num_layers)
-    if len(set(layers)) < len(layers) or min(layers) < 0 or max(layers) > num_layers:
-        raise LoadError(
-            f"a head on hidden states {list(layers)} of a target of {num_layers} layers: "
-            "expected different ones; name them in eagle_config.eagle_aux_hidden_state_layer_ids of its config.json"
-        )
-    return layers
 
 
 def usual_layers(num_layers: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from transformers import PretrainedConfig
 
 from specsplit.features import LAST, FeatureNeed
 from specsplit.model.attention.interface import NAME
+from specsplit.model.heads.config import reach_of
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layer import Layer
 from specsplit.model.heads.shape import HeadShape
@@ -38,8 +39,9 @@ class EagleHead(Head):
     ) -> None:
         width = target.hidden_size
         need = FeatureNeed((LAST,), width)
+        max_context = min(target.max_context, reach_of(config, target.max_context))
         super().__init__(
-            HeadShape(DrafterKind.EAGLE, need, width, 1, True, target.max_context, target.vocabulary, model),
+            HeadShape(DrafterKind.EAGLE, need, width, 1, True, max_context, target.vocabulary, model),
             target,
             width,
         )

@@ -40,9 +40,13 @@ class Layer(nn.Module):
         with torch.device("cpu"):
             self.rotary_emb: nn.Module = type(rotary)(self.config)
 
-    def new_norm(self) -> nn.Module:
-        """Another norm like the one in front of its attention."""
-        return copy.deepcopy(cast("nn.Module", self.block.input_layernorm))
+    def new_norm(self, size: int | None = None) -> nn.Module:
+        """Another norm like the one in front of its attention, of `size` numbers where it is not to be as wide as that."""
+        norm = copy.deepcopy(cast("nn.Module", self.block.input_layernorm))
+        if size is not None:
+            weight = norm.get_parameter("weight")
+            norm.weight = nn.Parameter(weight.detach()[:1].repeat(size))
+        return norm
 
     def forward(
         self, hidden: Tensor, positions: Tensor, *, attention_mask: Tensor | None = None, **attention: Any

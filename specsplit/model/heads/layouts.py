@@ -1,7 +1,8 @@
 """The names that the tensors of a head have in published checkpoints.
 
 EAGLE      fc.*, layers.0.*                                  its authors, SpecForge, speculators
-EAGLE-3    fc.*, midlayer.* or layers.0.*, norm, lm_head, d2t, t2d    its authors and SpecForge, or speculators
+EAGLE-3    fc.*, midlayer.* or layers.0.*, norm, lm_head, d2t, t2d    its authors and SpecForge, or speculators and ModelOpt;
+           a second layer is layers.1.*; norms of features are input_norm or fc_norm.{i}; P-EAGLE has mask_hidden
 MTP        inside the target's checkpoint, as each family names them: `specsplit.mtp`
 """
 
@@ -38,6 +39,8 @@ _KINDS: Final[dict[Family, tuple[DrafterKind, ...]]] = {
     Family.EAGLE3: (DrafterKind.EAGLE3,),
     Family.MTP: (DrafterKind.MULTI_LAYER_EAGLE, DrafterKind.EAGLE),
 }
+SPECULATORS: Final = {"eagle": Family.EAGLE, "eagle3": Family.EAGLE3, "peagle": Family.EAGLE3}
+"""Families by the speculators_model_type of their config.json."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Layout:
 def recognise(names: Collection[str], facts: dict[str, Any]) -> Family | None:
     """Recognise the family of a layout by config.json and the names of the tensors; None: it is of no known family."""
     if "speculators_model_type" in facts:
-        return {"eagle": Family.EAGLE, "eagle3": Family.EAGLE3}.get(facts["speculators_model_type"])
+        return SPECULATORS.get(facts["speculators_model_type"])
     if family_among(facts, names) is not None:
         return Family.MTP
     if any(name.startswith("midlayer.") for name in names) or {"layers.0.hidden_norm.weight", "d2t"} & set(names):
@@ -105,13 +108,17 @@ def eagle_layout(names: Collection[str]) -> Layout:
     )
 
 
-def eagle3_layout(names: Collection[str]) -> Layout:
-    """The layout of an EAGLE-3 head. Its embeddings are the folder's if that has some (see `load_head`)."""
-    block = "layers.0." if any(name.startswith("layers.") for name in names) else "midlayer."
+def eagle3_layout(names: Collection[str], num_blocks: int = 1) -> Layout:
+    """The layout of an EAGLE-3 head of so many layers. Its embeddings are the folder's if that has some (see `load_head`).
+
+    vLLM gives every layer a hidden_norm, and uses that of the first alone.
+    """
+    first = "midlayer." if any(name.startswith("midlayer.") for name in names) else "layers.0."
+    further = ((f"layer.further.{block - 1}.", f"layers.{block}.") for block in range(1, num_blocks))
     return Layout(
         Family.EAGLE3,
-        (("layer.block.", block),),
-        ignored=r"^(t2d$|embed_tokens\.)|rotary_emb\.",
+        (("layer.block.", first), *further, ("fusion.", "")),
+        ignored=r"^(t2d$|embed_tokens\.|layers\.[1-9]\d*\.hidden_norm\.)|rotary_emb\.",
         has_bias="fc.bias" in names,
     )
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 from transformers import PretrainedConfig
 
 from specsplit.errors import LoadError
 from specsplit.model.attention.interface import NAME
 from specsplit.model.attention.support import check_folder, refusing
 from specsplit.model.heads.checkpoint import Checkpoint
-from specsplit.model.heads.config import architecture, feature_layers, require_plain
+from specsplit.model.heads.config import architecture, require_one_layer
 from specsplit.model.heads.eagle import EagleHead
 from specsplit.model.heads.eagle3 import Eagle3Head
+from specsplit.model.heads.eagle3_config import MASK, Eagle3Config
 from specsplit.model.heads.head import Head
+from specsplit.model.heads.known_keys import EAGLE3_READ, EAGLE_READ, require_known
 from specsplit.model.heads.layouts import (
+    SPECULATORS,
     Family,
     Layout,
     eagle3_layout,
@@ -34,6 +39,7 @@ from specsplit.mtp.families import family_among
 from specsplit.text.json_file import read_json
 from specsplit.values import DrafterKind
 
+_log: Final = logging.getLogger(__name__)
 _EMBEDDINGS: Final = "embed_tokens.weight"
 _META: Final = torch.device("meta")
 """Heads are built of shapes first, so that nothing is allocated for the checkpoint to replace."""
@@ -63,6 +69,15 @@ def load_head(
         source = _Source(folder, target, kind, dtype, device, attn_implementation, max_context)
         head, layout = _BUILDERS[source.family](source)
         load_weights(head, source.checkpoint, layout, source.dtype)
+        if head.shape.max_context < head.target.max_context:
+            _log.warning(
+                "the head in %s was made for texts of %d tokens (max_position_embeddings), and its target is served with %d: "
+                "behind the first %d tokens of a text it drafts nothing",
+                folder,
+                head.shape.max_context,
+                head.target.max_context,
+                head.shape.max_context,
+            )
         if mesh is not None:
             head.shard(mesh)  # what others hold never reaches the device
         head.to(torch.device(device)).eval()
@@ -107,20 +122,23 @@ class _Source:
         """The names of the tensors in the folder."""
         return self.checkpoint.names
 
-    def target_embeddings(self, *, lm_head: bool = True) -> TargetEmbeddings:
-        """Load the target's embeddings, and its LM head if asked for."""
+    def target_embeddings(self, *, lm_head: bool = True, own: Tensor | None = None) -> TargetEmbeddings:
+        """Load the target's embeddings, or take the head's `own` in their place, and the target's LM head if asked for."""
         return TargetEmbeddings.load(
-            self.target, lm_head=lm_head, dtype=self.dtype, device=self.device, max_context=self.max_context
+            self.target, lm_head=lm_head, own=own, dtype=self.dtype, device=self.device, max_context=self.max_context
         )
 
-    def with_own_embeddings(self, target: TargetEmbeddings, width: int) -> TargetEmbeddings:
-        """Put the folder's embeddings in the place of the target's. Raises LoadError if they are misshapen."""
-        shape = (target.vocabulary.size, width)
-        found = self.checkpoint.shapes([_EMBEDDINGS])[_EMBEDDINGS]
-        if found != shape:
-            raise LoadError(f"model folder {self.folder}: {_EMBEDDINGS} is {list(found)}, expected {list(shape)}")
-        tensor = self.checkpoint.read([_EMBEDDINGS])[_EMBEDDINGS]
-        return target.with_embeddings(tensor.to(torch.device(self.device), self.dtype))
+    def own_embeddings(self) -> Tensor | None:
+        """Read the embeddings that lie in the head's folder; None: there are none."""
+        if _EMBEDDINGS not in self.names:
+            return None
+        return self.checkpoint.read([_EMBEDDINGS])[_EMBEDDINGS].to(torch.device(self.device), self.dtype)
+
+    def require_embeddings(self, target: TargetEmbeddings, width: int) -> None:
+        """Raise LoadError if the embeddings of the folder are misshapen."""
+        shape, found = [target.vocabulary.size, width], list(target.embeddings.shape)
+        if _EMBEDDINGS in self.names and found != shape:
+            raise LoadError(f"model folder {self.folder}: {_EMBEDDINGS} is {found}, expected {shape}")
 
     def _dtype(self, name: str) -> torch.dtype:
         """Look up a dtype: with auto the head's own, or its target's if the head names none."""
@@ -153,7 +171,7 @@ def family_of(folder: Path, facts: dict[str, Any], checkpoint: Checkpoint) -> Fa
     if family is not None:
         return family
     if "speculators_model_type" in facts:
-        found = f"speculators_model_type {facts['speculators_model_type']!r}, expected eagle or eagle3"
+        found = f"speculators_model_type {facts['speculators_model_type']!r}, expected {' or '.join(SPECULATORS)}"
     else:
         names = sorted(checkpoint.names)
         found = f"{len(names)} tensors, {', '.join(names[:3])} first; expected one of: {', '.join(Family)}"
@@ -161,35 +179,43 @@ def family_of(folder: Path, facts: dict[str, Any], checkpoint: Checkpoint) -> Fa
 
 
 def _eagle(source: _Source) -> tuple[Head, Layout]:
-    require_plain(source.facts)
+    require_one_layer(source.facts)
     target, layout = source.target_embeddings(), eagle_layout(source.names)
     config = source.config(target, width=architecture(source.facts, source.max_context).hidden_size)
     with _META:
-        return EagleHead(config, target, bias=layout.has_bias, **source.common()), layout
+        head = EagleHead(config, target, bias=layout.has_bias, **source.common())
+    require_known(source.folder, source.facts, config, EAGLE_READ)
+    return head, layout
 
 
 def _eagle3(source: _Source) -> tuple[Head, Layout]:
-    require_plain(source.facts)
-    facts, layout = source.facts, eagle3_layout(source.names)
-    draft_vocab_size = facts.get("draft_vocab_size")
-    own_lm_head = draft_vocab_size is not None or "lm_head.weight" in source.names
-    target = source.target_embeddings(lm_head=not own_lm_head)
-    config = source.config(
-        target, width=facts.get("target_hidden_size") or architecture(facts, source.max_context).hidden_size
-    )
-    if _EMBEDDINGS in source.names:
-        target = source.with_own_embeddings(target, config.hidden_size)
+    own_lm_head = source.facts.get("draft_vocab_size") is not None or "lm_head.weight" in source.names
+    target = source.target_embeddings(lm_head=not own_lm_head, own=source.own_embeddings())
+    said = Eagle3Config.read(source.facts, source.names, target.num_layers)
+    width = said.target_hidden_size or architecture(source.facts, source.max_context).hidden_size
+    config = said.of_layers(source.config(target, width=width))
+    source.require_embeddings(target, config.hidden_size)
+    if said.variant.mask_token is not None and said.variant.mask_token >= target.vocabulary.size:
+        raise LoadError(
+            f"the head in {source.folder}: its mask is token {said.variant.mask_token} of {target.vocabulary.size}"
+        )
+    layout = eagle3_layout(source.names, said.num_blocks)
+    whole = said.draft_vocab_size == target.vocabulary.size and "d2t" not in source.names
     with _META:
         head = Eagle3Head(
             config,
             target,
-            layers=feature_layers(facts, target.num_layers),
-            draft_vocab_size=draft_vocab_size,
-            norm_before_residual=bool(facts.get("norm_before_residual")),
+            layers=said.layers,
+            num_blocks=said.num_blocks,
+            draft_vocab_size=None if whole else said.draft_vocab_size,
+            variant=said.variant,
             own_lm_head=own_lm_head,
             bias=layout.has_bias,
             **source.common(),
         )
+    if MASK in source.names:
+        head.fusion.lay_mask(source.checkpoint.shapes([MASK])[MASK])
+    require_known(source.folder, source.facts, config, EAGLE3_READ)
     return head, layout
 
 

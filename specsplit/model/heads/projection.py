@@ -22,6 +22,7 @@ from specsplit.model.heads.load import family_of
 from specsplit.text.json_file import read_json
 
 _WEIGHT = "fc.weight"
+_NORMS = ("input_norm.", "fc_norm.")
 
 
 def projection_of(folder: Path) -> tuple[Tensor, str]:
@@ -35,6 +36,11 @@ def projection_of(folder: Path) -> tuple[Tensor, str]:
     if family is not Family.EAGLE3 or _WEIGHT not in checkpoint.names:
         raise LoadError(
             f"model folder {folder} holds {family.value}, which has no projection; expected EAGLE-3 with {_WEIGHT}"
+        )
+    if any(name.startswith(_NORMS) for name in checkpoint.names):
+        raise LoadError(
+            f"the head in {folder} norms features before {_WEIGHT}, so it has no projection that the verifier could apply: leave "
+            "feature_projection off"
         )
     weight = checkpoint.read([_WEIGHT])[_WEIGHT].to(torch.float32).contiguous()
     digest = hashlib.sha256(f"{list(weight.shape)}".encode() + weight.numpy().tobytes()).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def published_tensors(head: Head, layout: Layout) -> dict[str, Tensor]:
 
 def _layout(head: Head) -> Layout:
     if isinstance(head, Eagle3Head):
-        return eagle3_layout(["midlayer."])
+        return eagle3_layout(["midlayer."], len(head.layers))
     if not isinstance(head, MtpHead):
         return eagle_layout([])
     family = _mtp_family(head)
@@ -87,7 +87,8 @@ def _facts(head: Head, dtype: torch.dtype) -> dict[str, Any]:
         own |= {
             "draft_vocab_size": None if head.d2t is None else len(head.d2t),
             "target_hidden_size": head.shape.need.hidden_size,
-            "norm_before_residual": head.norm_before_residual,
+            **{name: said for name, said in asdict(head.variant).items() if name != "mask_token"},
+            "mask_token_id": head.variant.mask_token,
             "eagle_config": {
                 "use_aux_hidden_state": True,
                 "eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in layers],

@@ -28,7 +28,8 @@ _EMBEDDINGS: Final = (
     "gpt_neox.embed_in.weight",
 )
 _LM_HEADS: Final = ("lm_head.weight", "language_model.lm_head.weight", "embed_out.weight")
-_SCALES: Final = ("embedding_multiplier", "logits_scaling", "logit_scale", "final_logit_softcapping")
+_EMBEDDING_SCALES: Final = ("embedding_multiplier",)
+_LOGIT_SCALES: Final = ("logits_scaling", "logit_scale", "final_logit_softcapping")
 
 
 class TargetEmbeddings(nn.Module):
@@ -61,22 +62,26 @@ class TargetEmbeddings(nn.Module):
         folder: Path,
         *,
         lm_head: bool = True,
+        own: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
         max_context: int | None = None,
     ) -> TargetEmbeddings:
         """Read them from a target's folder, and no other tensors. lm_head: whether to read that too; it may be the embeddings themselves.
+        own: a head's own embeddings [V, any width], which are taken in the place of the target's.
         max_context: tokens of a text that are served; None: all that the target takes.
 
         Raises LoadError if one is missing or misshapen, or the target does more with them than look up and multiply.
         """
         vocabulary = vocabulary_of(folder)
         config = architecture(read_json(folder / "config.json"), max_context)
-        _require_unscaled(config)
+        _require_unscaled(config, embeddings=own is None, lm_head=lm_head)
         checkpoint = Checkpoint(folder)
-        names = [_find(_EMBEDDINGS, checkpoint)]
         # An LM head beside embeddings that the config calls tied is one of its own, if it differs: transformers ties nothing then.
-        if lm_head and (not config.tie_word_embeddings or not checkpoint.names.isdisjoint(_LM_HEADS)):
+        apart = lm_head and (not config.tie_word_embeddings or not checkpoint.names.isdisjoint(_LM_HEADS))
+        embedded = own is None or (lm_head and not apart)
+        names = [_find(_EMBEDDINGS, checkpoint)] if embedded else []
+        if apart:
             names.append(_find(_LM_HEADS, checkpoint))
         shape = (vocabulary.size, config.hidden_size)
         for name, found in checkpoint.shapes(names).items():
@@ -90,23 +95,12 @@ class TargetEmbeddings(nn.Module):
                 )
         read = [tensors[name].to(torch.device(device), dtype) for name in names]
         return cls(
-            read[0],
+            read[0] if own is None else own,
             read[-1] if lm_head else None,
             vocabulary=vocabulary,
             hidden_size=config.hidden_size,
             num_layers=config.num_hidden_layers,
             max_context=context_of(config, max_context),
-        )
-
-    def with_embeddings(self, embeddings: Tensor) -> TargetEmbeddings:
-        """Make a copy with a head's own embeddings [V, any width] in place of the target's."""
-        return TargetEmbeddings(
-            embeddings,
-            None if self.lm_head is None else self.lm_head.weight,
-            vocabulary=self.vocabulary,
-            hidden_size=self.hidden_size,
-            num_layers=self.num_layers,
-            max_context=self.max_context,
         )
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -139,9 +133,11 @@ def _find(candidates: Collection[str], checkpoint: Checkpoint) -> str:
     raise LoadError(f"model folder {checkpoint.folder} lacks {' (or '.join(candidates)}{')' * (len(candidates) - 1)}")
 
 
-def _require_unscaled(config: PretrainedConfig) -> None:
+def _require_unscaled(config: PretrainedConfig, *, embeddings: bool, lm_head: bool) -> None:
+    """Raise LoadError for a target that scales what is shared of it: its embeddings, its LM head."""
     facts: dict[str, Any] = config.to_dict()
-    scaled = [name for name in _SCALES if facts.get(name) not in (None, 1)]
-    if scaled or config.model_type.startswith("gemma"):
+    shared = (*(_EMBEDDING_SCALES if embeddings else ()), *(_LOGIT_SCALES if lm_head else ()))
+    scaled = [name for name in shared if facts.get(name) not in (None, 1)]
+    if scaled or (embeddings and config.model_type.startswith("gemma")):
         why = ", ".join(scaled) or "it scales its embeddings"
         raise LoadError(f"a head cannot share the embeddings or the LM head of a {config.model_type} target: {why}")

@@ -14,6 +14,7 @@ from specsplit.errors import LoadError
 from specsplit.features import LAST, FeatureFormat
 from specsplit.model.heads import (
     Eagle3Head,
+    Eagle3Variant,
     EagleHead,
     Head,
     MtpHead,
@@ -45,7 +46,9 @@ def config(facts: dict[str, Any] = TARGET_FACTS) -> Any:
 
 
 def heads(ends: TargetEmbeddings) -> dict[str, Head]:
-    reduced = Eagle3Head(config(), ends, layers=(1, 4, 7), draft_vocab_size=DRAFT_VOCAB, norm_before_residual=True)
+    reduced = Eagle3Head(
+        config(), ends, layers=(1, 4, 7), draft_vocab_size=DRAFT_VOCAB, variant=Eagle3Variant(norm_before_residual=True)
+    )
     reduced.set_draft_tokens(drafted_ids())
     return {
         "eagle": EagleHead(config(), ends),

@@ -1,0 +1,99 @@
+"""Every setting in a head's config.json is read, or known to change no number: one that is neither is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from inspect import signature
+from pathlib import Path
+from typing import Any, Final
+
+from transformers import PretrainedConfig
+
+from specsplit.errors import LoadError
+
+EAGLE_READ: Final = frozenset(
+    {"bias", "head_dim", "model_type", "qkv_bias", "rope_theta", "rope_scaling", "speculators_model_type"}
+)
+"""Settings of EAGLE heads that are read, or that the names of the tensors tell too, beside those of their decoder layers."""
+EAGLE3_READ: Final = EAGLE_READ | {
+    "draft_vocab_size",
+    "eagle_aux_hidden_state_layer_ids",
+    "fc_norm",
+    "has_lm_head",
+    "logit_scale",
+    "mask_token_id",
+    "norm_before_fc",
+    "norm_before_residual",
+    "norm_output",
+    "num_aux_hidden_states",
+    "pard_token",
+    "ptd_token_id",
+    "target_hidden_size",
+}
+"""Settings of EAGLE-3 heads that are read beside those of their decoder layers, the ones of EAGLE included."""
+_NESTED: Final = ("transformer_layer_config", "eagle_config")
+HARMLESS: Final = frozenset(
+    {
+        # who wrote the file, when, and for which target
+        "_name_or_path", "auto_map", "hub_kwargs", "modal_type", "speculators_config", "speculators_version", "target_model_type",
+        "tokenizer_class", "torch_dtype", "transformers_version",
+        # of training
+        "attention_dropout", "dropout", "embed_requires_grad", "gradient_checkpointing", "has_no_defaults_at_init",
+        "hidden_dropout", "initializer_range", "output_router_logits", "router_aux_loss_coef", "ttt_length", "ttt_steps",
+        # how a model is run
+        "_attn_implementation", "_attn_implementation_internal", "attn_implementation", "max_window_layers",
+        "parallel_draft_heads_num_layers", "pretraining_tp", "torchscript", "use_bfloat16", "use_cache",
+        # tokens that begin, end and fill a text
+        "begin_suppress_tokens", "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id",
+        "forced_eos_token_id", "pad_token_id", "sep_token_id", "suppress_tokens", "unk_token_id",
+        # how the head alone would write or classify texts
+        "bad_words_ids", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
+        "exponential_decay_length_penalty", "finetuning_task", "id2label", "label2id", "length_penalty", "max_length", "min_length",
+        "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states",
+        "output_scores", "prefix", "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict",
+        "return_dict_in_generate", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "top_k", "top_p",
+        "typical_p",
+        # the names of the tensors tell
+        "tie_word_embeddings",
+    }
+)  # fmt: skip
+"""Settings that change no number of a head that runs: whatever they say, they are passed over."""
+_ALLOWED: Final[dict[str, tuple[Any, ...]]] = {
+    "is_causal": (True,),
+    "next_layer_regular": (True,),
+    "parallel_draft_step": (1,),
+    "parallel_drafting": (True, False),
+    "partial_rotary_factor": (1,),
+    "use_aux_hidden_state": (True,),
+    "use_input_layernorm_in_first_layer": (True,),
+    "use_last_layernorm": (True,),
+}
+"""Settings that are known, with what they may say: they would change numbers if they said anything else."""
+
+
+def require_known(folder: Path, facts: dict[str, Any], layers: PretrainedConfig, read: Collection[str]) -> None:
+    """facts: the folder's config.json. layers: the config of the decoder layers that was made of it. read: what else is read.
+
+    A setting that is unknown passes only if it says null or false, as good as nothing. Raises LoadError naming those that do not.
+    """
+    known = {*signature(type(layers)).parameters, *type(layers).attribute_map, *read, *HARMLESS, *_NESTED}
+    places = {"": facts, **{f"{name}.": facts.get(name) or {} for name in _NESTED}}
+    wrong = [
+        f"{where}{key} = {said!r}"
+        for where, place in places.items()
+        for key, said in sorted(place.items())
+        if key not in known and not _passes(key, said)
+    ]
+    if wrong:
+        raise LoadError(
+            f"model folder {folder}: config.json says {', '.join(wrong)}, which may change what the head computes and is not supported: "
+            "a head is served only where all that it says of its numbers is known"
+        )
+
+
+def _passes(key: str, said: Any) -> bool:
+    if key == "layer_types":
+        return set(said or ()) <= {"full_attention"}
+    if key in _ALLOWED:
+        return said is None or said in _ALLOWED[key]
+    return said is None or said is False
