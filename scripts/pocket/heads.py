@@ -107,7 +107,7 @@ def build(kind: DrafterKind, target_folder: Path, target: LlamaForCausalLM, own:
         return EagleHead(layer, ends, bias=False)
     if kind is DrafterKind.MULTI_LAYER_EAGLE:
         layer.intermediate_size = MTP_MLP
-        head = MtpHead(layer, ends, num_steps=MTP_STEPS)
+        head = MtpHead([layer] * MTP_STEPS, ends)
         norms = [f"steps.{step}.final_norm.weight" for step in range(MTP_STEPS)]
         head.load_state_dict(dict.fromkeys(norms, target.model.norm.weight), strict=False)
         return head

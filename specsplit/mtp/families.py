@@ -1,8 +1,13 @@
-"""The families whose MTP layers are known, as data: one entry each."""
+"""The families whose MTP layers are known, as data: one entry each.
+
+Names, formulas and what the first step reads are those of the models' code in vLLM 0.32 and, where it has one, transformers 5.23. The
+decoder layers are transformers' own (`specsplit.model.heads.blocks`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from specsplit.mtp.family import MtpFamily, MtpFormula
@@ -25,17 +30,134 @@ DEEPSEEK: Final = MtpFamily(
     final_norm="model.layers.{layer}.shared_head.norm",
     block="model.layers.{layer}",
     formula=MtpFormula(normed_states=False),
-    model_types=("deepseek_v3", "glm4_moe"),
+    model_types=("deepseek_v3", "glm4_moe", "glm4_moe_lite"),
     behind_target=True,
     copies=("embed_tokens", "shared_head.head"),
 )
-FAMILIES: Final = (MIMO, DEEPSEEK)
+MIMO_V2: Final = MtpFamily(
+    "MTP layers as MiMo-V2 names them",
+    token_norm="model.mtp.layers.{layer}.enorm",
+    hidden_norm="model.mtp.layers.{layer}.hnorm",
+    proj="model.mtp.layers.{layer}.eh_proj",
+    final_norm="model.mtp.layers.{layer}.final_layernorm",
+    block="model.mtp.layers.{layer}",
+    formula=MtpFormula(),
+    model_types=("mimo_v2_flash",),
+    renames=(
+        ("post_attention_layernorm.", "pre_mlp_layernorm."),
+        ("self_attn.sinks", "self_attn.attention_sink_bias"),
+    ),
+)
+STEP3P5: Final = MtpFamily(
+    "MTP layers as Step-3.5 names them",
+    token_norm="model.layers.{layer}.enorm",
+    hidden_norm="model.layers.{layer}.hnorm",
+    proj="model.layers.{layer}.eh_proj",
+    final_norm="model.layers.{layer}.shared_head.norm",
+    block="model.layers.{layer}.transformer",
+    # vLLM's code, which the authors of the model wrote; transformers' generic one reads everything behind norms.
+    formula=MtpFormula(normed_states=False, own_lm_head=True, normed_features=False),
+    model_types=("step3p5", "step3p7"),
+    behind_target=True,
+    copies=("embed_tokens",),
+    lm_head="model.layers.{layer}.shared_head.output",
+)
+QWEN3_NEXT: Final = MtpFamily(
+    "MTP layers as Qwen3-Next names them",
+    token_norm="mtp.pre_fc_norm_embedding",
+    hidden_norm="mtp.pre_fc_norm_hidden",
+    proj="mtp.fc",
+    final_norm="mtp.norm",
+    block="mtp.layers.{layer}",
+    formula=MtpFormula(),
+    model_types=(
+        "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "exaone_moe",
+    ),
+)  # fmt: skip
+ERNIE: Final = MtpFamily(
+    "MTP layers as ERNIE-4.5 names them",
+    token_norm="model.mtp_emb_norm.{layer}",
+    hidden_norm="model.mtp_hidden_norm.{layer}",
+    proj="model.mtp_linear_proj.{layer}",
+    final_norm="",
+    block="model.mtp_block.{layer}",
+    formula=MtpFormula(final_norm=False, first_blank=True),
+    model_types=("ernie4_5", "ernie4_5_moe"),
+)
+HY_V3: Final = MtpFamily(
+    "MTP layers as Hunyuan-V3 names them",
+    token_norm="model.layers.{layer}.enorm",
+    hidden_norm="model.layers.{layer}.hnorm",
+    proj="model.layers.{layer}.eh_proj",
+    final_norm="model.layers.{layer}.final_layernorm",
+    block="model.layers.{layer}",
+    formula=MtpFormula(first_blank=True),
+    model_types=("hy_v3",),
+    behind_target=True,
+    copies=("embed_tokens", "shared_head"),
+    renames=(
+        ("mlp.gate.", "mlp.router.gate."),
+        ("mlp.e_score_correction_bias", "mlp.expert_bias"),
+        ("mlp.shared_experts.", "mlp.shared_mlp."),
+    ),
+)
+BAILING: Final = MtpFamily(
+    "MTP layers as Ling names them",
+    token_norm="model.layers.{layer}.enorm",
+    hidden_norm="model.layers.{layer}.hnorm",
+    proj="model.layers.{layer}.eh_proj",
+    final_norm="model.layers.{layer}.final_layernorm",
+    block="model.layers.{layer}",
+    formula=MtpFormula(),
+    model_types=("bailing_hybrid",),
+    behind_target=True,
+    copies=("embed_tokens", "shared_head"),
+    renames=(
+        ("self_attn.o_proj.", "attention.dense."),
+        ("self_attn.", "attention."),
+        ("mlp.gate.e_score_correction_bias", "mlp.gate.expert_bias"),
+    ),
+)
+NEMOTRON_H: Final = MtpFamily(
+    "MTP layers as Nemotron-H names them",  # a step is two mixers: attention, then experts
+    token_norm="mtp.layers.{layer}.enorm",
+    hidden_norm="mtp.layers.{layer}.hnorm",
+    proj="mtp.layers.{layer}.eh_proj",
+    final_norm="mtp.layers.1.final_layernorm",
+    block="mtp.layers",
+    formula=MtpFormula(),
+    model_types=("nemotron_h",),
+)
+LONGCAT: Final = MtpFamily(
+    "MTP layers as LongCat names them",
+    token_norm="model.mtp.layers.{layer}.enorm.m",
+    hidden_norm="model.mtp.layers.{layer}.hnorm.m",
+    proj="model.mtp.layers.{layer}.eh_proj",
+    final_norm="model.mtp.norm",
+    block="model.mtp.layers.{layer}",
+    formula=MtpFormula(),
+    model_types=("longcat_flash",),
+    renames=(("mlp.", "transformer_layer.mlp."),),
+    embeddings="model.mtp.embed_tokens.weight",
+)
+FAMILIES: Final = (MIMO, DEEPSEEK, MIMO_V2, STEP3P5, QWEN3_NEXT, ERNIE, HY_V3, BAILING, NEMOTRON_H, LONGCAT)
+REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "deepseek_v32": "their layers attend to tokens that an indexer chooses, which are not supported",
+        "glm_moe_dsa": "their layers attend to tokens that an indexer chooses, which are not supported",
+        "mimo_v2": "transformers has no layers of this kind, only those of mimo_v2_flash",
+        "bailing_moe": "transformers has no layers of this kind, only those of bailing_hybrid",
+        "bailing_moe_v2": "transformers has no layers of this kind, only those of bailing_hybrid",
+        "openpangu": "transformers has no layers of this kind",
+        "exaone4_5": "their layers have norms behind attention and MLP, and no published code was found to hold them to",
+    }
+)
+"""Kinds of targets that are published with MTP layers which cannot be run, and what is missing."""
 
 
 def family_of(facts: Mapping[str, Any], names: Collection[str]) -> MtpFamily | None:
     """The family of the MTP layers in a target's folder with this config.json and tensors of these names; None: there are none known."""
-    inner: Any = facts.get("text_config") or {}  # models that also see or hear keep the decoder's facts one level down
-    kinds = {facts.get("model_type"), inner.get("model_type")}
+    kinds = kinds_of(facts)
     known = (family for family in FAMILIES if kinds.intersection(family.model_types))
     return next((family for family in known if family.recognises(names)), None)
 
@@ -44,3 +166,9 @@ def family_among(facts: Mapping[str, Any], names: Collection[str]) -> MtpFamily 
     """`family_of`, or else the family whose names a folder of MTP layers alone has, whatever layers they are; None: neither is known."""
     found = family_of(facts, names)
     return found or next((family for family in (MIMO, DEEPSEEK) if family.recognises(names)), None)
+
+
+def kinds_of(facts: Mapping[str, Any]) -> frozenset[str]:
+    """The `model_type` of a config.json, and of the text model inside of it."""
+    inner: Any = facts.get("text_config") or {}  # models that also see or hear keep the decoder's facts one level down
+    return frozenset(kind for kind in (facts.get("model_type"), inner.get("model_type")) if isinstance(kind, str))

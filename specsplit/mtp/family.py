@@ -21,6 +21,14 @@ class MtpFormula:
     """Whether the embedding is the first half of proj's input."""
     normed_states: bool = True
     """Whether the next step reads the output of the final norm, not its input. A step that feeds itself always does."""
+    final_norm: bool = True
+    """Whether there is a norm in front of the LM head at all."""
+    own_lm_head: bool = False
+    """Whether every step has an LM head of its own; else it is the target's."""
+    first_blank: bool = False
+    """Whether the embedding of the first token that a step sees is replaced by zeros."""
+    normed_features: bool = True
+    """Whether the first step reads the target's last hidden state behind its final norm, as the LM head does, or in front of it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,7 @@ class MtpFamily:
     hidden_norm: str
     proj: str
     final_norm: str
+    """Empty: there is none."""
     block: str
     """The names of the decoder layer's own tensors begin with this and a dot."""
     formula: MtpFormula
@@ -42,6 +51,12 @@ class MtpFamily:
     """Whether layers are numbered on from the target's; else from 0."""
     copies: tuple[str, ...] = ()
     """Parts of the names of tensors that are copies of the target's, and are not read."""
+    renames: tuple[tuple[str, str], ...] = ()
+    """Within the decoder layer, the beginnings of names in transformers' and the published ones, where they differ."""
+    lm_head: str = ""
+    """Of a step; empty: it has none."""
+    embeddings: str = ""
+    """The tensor of embeddings that are used in the place of the target's; empty: the target's are."""
 
     def layers(self, names: Collection[str]) -> range:
         """The numbers of the MTP layers that tensors with these names belong to; empty: there are none. Raises LoadError for gaps."""
@@ -60,14 +75,14 @@ class MtpFamily:
     def prefixes(self, layers: range) -> tuple[tuple[str, str], ...]:
         """Pairs of a prefix of names in `MtpHead`, whose steps are counted from 0, and the published one."""
         return tuple(
-            (f"steps.{step}.{own}.", f"{published}.")
+            (f"steps.{step}.{own}", published)
             for step, layer in enumerate(layers)
-            for own, published in self._published(layer).items()
+            for own, published in self._published(layer)
         )
 
     def scope(self, layers: range) -> str:
         """A pattern of the beginnings of all names of these layers."""
-        names = {f"{name}." for layer in layers for name in self._published(layer).values()}
+        names = {name for layer in layers for _, name in self._published(layer)}
         return "|".join(map(re.escape, sorted(names)))
 
     @property
@@ -88,13 +103,15 @@ class MtpFamily:
         numbered = (re.escape(f"{name}.").replace(re.escape(_LAYER), r"(\d+)") for name in names if _LAYER in name)
         return re.compile("|".join(numbered))
 
-    def _published(self, layer: object) -> dict[str, str]:
-        """The published names of the parts of a step, by what they are called in `MtpHead`."""
-        names = {
-            "token_norm": self.token_norm,
-            "hidden_norm": self.hidden_norm,
-            "proj": self.proj,
-            "final_norm": self.final_norm,
-            "layer.block": self.block,
+    def _published(self, layer: object) -> list[tuple[str, str]]:
+        """Beginnings of names in a step of `MtpHead` and the published ones; the first that fits counts."""
+        block = (("layer.block." + own, f"{self.block}.{published}") for own, published in (*self.renames, ("", "")))
+        parts = {
+            "token_norm.": self.token_norm,
+            "hidden_norm.": self.hidden_norm,
+            "proj.": self.proj,
+            "final_norm.": self.final_norm,
+            "lm_head.": self.lm_head,
         }
-        return {own: name.replace(_LAYER, str(layer)) for own, name in names.items()}
+        named = [(own, f"{name}.") for own, name in parts.items() if name]
+        return [(own, name.replace(_LAYER, str(layer))) for own, name in (*named, *block)]

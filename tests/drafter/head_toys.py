@@ -63,14 +63,13 @@ def _eagle3(attention: str) -> Head:
 
 
 def _mimo(attention: str) -> Head:
-    return MtpHead(_layer(), ends(), num_steps=3, model="tiny-head", attn_implementation=attention)
+    return MtpHead([_layer()] * 3, ends(), model="tiny-head", attn_implementation=attention)
 
 
 def _deepseek(attention: str) -> Head:
     return MtpHead(
-        _layer(),
+        [_layer()] * 2,
         ends(),
-        num_steps=2,
         formula=DEEPSEEK.formula,
         model="tiny-head",
         attn_implementation=attention,
@@ -78,18 +77,18 @@ def _deepseek(attention: str) -> Head:
 
 
 def _nextn(attention: str) -> Head:
-    return MtpHead(_layer(), ends(), num_steps=1, recurrent=True, model="tiny-head", attn_implementation=attention)
+    return MtpHead([_layer()], ends(), recurrent=True, model="tiny-head", attn_implementation=attention)
 
 
 def _qwen3_moe(attention: str) -> Head:
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
     layer = Qwen3MoeConfig(**{**_shape(), **experts, "head_dim": 8})
-    return MtpHead(layer, ends(), num_steps=3, model="tiny-head", attn_implementation=attention)
+    return MtpHead([layer] * 3, ends(), model="tiny-head", attn_implementation=attention)
 
 
 def _mixtral(attention: str) -> Head:
     layer = MixtralConfig(**_shape(), num_local_experts=4, num_experts_per_tok=2, sliding_window=None)
-    return MtpHead(layer, ends(), num_steps=2, model="tiny-head", attn_implementation=attention)
+    return MtpHead([layer] * 2, ends(), model="tiny-head", attn_implementation=attention)
 
 
 def _shape() -> dict[str, Any]:

@@ -32,7 +32,7 @@ def head_with_experts(folder: Path) -> Path:
         vocab_size=ends.vocabulary.size, hidden_size=ends.hidden_size, num_attention_heads=4, num_key_value_heads=2,
         max_position_embeddings=ends.max_context, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
     )  # fmt: skip
-    save_head(MtpHead(config, ends, num_steps=2), folder)
+    save_head(MtpHead([config] * 2, ends), folder)
     return folder
 
 

@@ -76,10 +76,15 @@ class Head(nn.Module, ABC):
         """The device that it computes on."""
         return self.target.embeddings.device
 
-    @cached_property
+    @property
     def geometry(self) -> Geometry:
-        """Attention shape of one step's layers. Only for a head built for serving; raises LoadError for attention not supported."""
-        return self._observed(0)
+        """Attention shape of the first step, as `geometries`."""
+        return self.geometries[0]
+
+    @cached_property
+    def geometries(self) -> Sequence[Geometry]:
+        """Attention shape of every step. Only for a head built for serving; raises LoadError for attention not supported."""
+        return [self._observed(step) for step in range(self.shape.num_steps)]
 
     def _observed(self, step: int) -> Geometry:
         one = torch.zeros(1, dtype=torch.long, device=self.device)

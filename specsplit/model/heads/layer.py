@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from inspect import signature
 from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PretrainedConfig
+from transformers import PretrainedConfig
 
 from specsplit.errors import LoadError
+from specsplit.model.heads.blocks import WITHOUT_POSITIONS, blocks_of, decoder, few_layers
 
 
 class Layer(nn.Module):
@@ -22,15 +24,15 @@ class Layer(nn.Module):
 
     def __init__(self, config: PretrainedConfig, attn_implementation: str, count: int = 1) -> None:
         super().__init__()
-        self.config: Final = _of_layers(config, count)
-        model = AutoModel.from_config(self.config, attn_implementation=attn_implementation)
-        layers, rotary = getattr(model, "layers", None), getattr(model, "rotary_emb", None)
-        if not isinstance(layers, nn.ModuleList) or not isinstance(rotary, nn.Module):
+        self.config: Final = few_layers(config, count)
+        model = decoder(self.config, attn_implementation)
+        layers, rotary = blocks_of(model), getattr(model, "rotary_emb", None)
+        if not layers or not (isinstance(rotary, nn.Module) or config.model_type in WITHOUT_POSITIONS):
             raise LoadError(
                 f"a head of {config.model_type} layers is not supported: expected an architecture with layers and one rotary_emb"
             )
         self.block: nn.Module = layers[0]
-        self.further = nn.ModuleList(list(layers)[1:])
+        self.further = nn.ModuleList(layers[1:])
         """The layers behind the first."""
         if not isinstance(getattr(self.block, "input_layernorm", None), nn.Module):
             raise LoadError(
@@ -38,7 +40,8 @@ class Layer(nn.Module):
             )
         # Its frequencies are in no checkpoint: they have to be real where the rest may be on the meta device.
         with torch.device("cpu"):
-            self.rotary_emb: nn.Module = type(rotary)(self.config)
+            self.rotary_emb: nn.Module | None = None if rotary is None else type(rotary)(self.config)
+        self._by_kind: Final = rotary is not None and "layer_type" in signature(rotary.forward).parameters
 
     def new_norm(self, size: int | None = None) -> nn.Module:
         """Another norm like the one in front of its attention, of `size` numbers where it is not to be as wide as that."""
@@ -52,7 +55,7 @@ class Layer(nn.Module):
         self, hidden: Tensor, positions: Tensor, *, attention_mask: Tensor | None = None, **attention: Any
     ) -> Tensor:
         """hidden [B, T, in], positions [B, T] -> [B, T, hidden_size]"""
-        rotated = self.rotary_emb(hidden, positions)
+        rotated = self._rotated(hidden, positions)
         for block in (self.block, *self.further):
             hidden = block(
                 hidden,
@@ -64,14 +67,8 @@ class Layer(nn.Module):
             )
         return hidden
 
-
-def _of_layers(config: PretrainedConfig, count: int) -> PretrainedConfig:
-    """Copy a config, with `count` layers and next to no vocabulary."""
-    few = copy.deepcopy(config)
-    few.num_hidden_layers = count
-    few.vocab_size = 1
-    few.pad_token_id = None
-    kinds: list[str] = list(getattr(config, "layer_types", None) or ())
-    if kinds and len(kinds) != count:  # layers behind the target's own attend to everything, unless all are of one kind
-        few.layer_types = [kinds[0] if len(set(kinds)) == 1 else "full_attention"] * count
-    return few
+    def _rotated(self, hidden: Tensor, positions: Tensor) -> Any:
+        """What turns queries and keys at these positions; None: nothing does."""
+        if self.rotary_emb is None:
+            return None
+        return self.rotary_emb(hidden, positions, *(self.config.layer_types[:1] if self._by_kind else ()))

@@ -14,6 +14,7 @@ from transformers import PretrainedConfig
 from specsplit.errors import LoadError
 from specsplit.model.attention.interface import NAME
 from specsplit.model.attention.support import check_folder, refusing
+from specsplit.model.heads.blocks import block_config
 from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.config import architecture, require_one_layer
 from specsplit.model.heads.eagle import EagleHead
@@ -35,7 +36,7 @@ from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.model.heads.weights import load_weights
 from specsplit.model.layers.sharded import TensorMesh
 from specsplit.model.tensors.dtypes import AUTO, dtype_of, said_by
-from specsplit.mtp.families import family_among
+from specsplit.mtp.families import REFUSED, family_among, kinds_of
 from specsplit.text.json_file import read_json
 from specsplit.values import DrafterKind
 
@@ -85,7 +86,7 @@ def load_head(
             mesh.assemble()  # the next thing that all do has a shorter limit
         if attn_implementation == NAME:
             head.requires_grad_(False)
-            _ = head.geometry  # attention that is not supported is refused now, not at the first session
+            _ = head.geometries  # attention that is not supported is refused now, not at the first session
         return head
 
 
@@ -128,17 +129,17 @@ class _Source:
             self.target, lm_head=lm_head, own=own, dtype=self.dtype, device=self.device, max_context=self.max_context
         )
 
-    def own_embeddings(self) -> Tensor | None:
+    def own_embeddings(self, name: str = _EMBEDDINGS) -> Tensor | None:
         """Read the embeddings that lie in the head's folder; None: there are none."""
-        if _EMBEDDINGS not in self.names:
+        if name not in self.names:
             return None
-        return self.checkpoint.read([_EMBEDDINGS])[_EMBEDDINGS].to(torch.device(self.device), self.dtype)
+        return self.checkpoint.read([name])[name].to(torch.device(self.device), self.dtype)
 
-    def require_embeddings(self, target: TargetEmbeddings, width: int) -> None:
+    def require_embeddings(self, target: TargetEmbeddings, width: int, name: str = _EMBEDDINGS) -> None:
         """Raise LoadError if the embeddings of the folder are misshapen."""
         shape, found = [target.vocabulary.size, width], list(target.embeddings.shape)
-        if _EMBEDDINGS in self.names and found != shape:
-            raise LoadError(f"model folder {self.folder}: {_EMBEDDINGS} is {found}, expected {shape}")
+        if name in self.names and found != shape:
+            raise LoadError(f"model folder {self.folder}: {name} is {found}, expected {shape}")
 
     def _dtype(self, name: str) -> torch.dtype:
         """Look up a dtype: with auto the head's own, or its target's if the head names none."""
@@ -168,6 +169,9 @@ class _Source:
 def family_of(folder: Path, facts: dict[str, Any], checkpoint: Checkpoint) -> Family:
     """Recognise the family of a folder's layout. Raises LoadError, saying what was found, for a layout of no known family."""
     family = recognise(checkpoint.names, facts)
+    refused = sorted(kinds_of(facts) & REFUSED.keys()) if family in (None, Family.MTP) else []
+    if refused:
+        raise LoadError(f"the MTP layers of {refused[0]} are not supported: {REFUSED[refused[0]]}")
     if family is not None:
         return family
     if "speculators_model_type" in facts:
@@ -223,35 +227,43 @@ def _mtp(source: _Source) -> tuple[Head, Layout]:
     family = family_among(source.facts, source.names)
     assert family is not None
     layers = family.layers(source.names)
-    stated = source.facts.get("num_nextn_predict_layers", len(layers))
-    if stated != len(layers):
-        raise LoadError(f"model folder {source.folder} holds {len(layers)} MTP layers, its config.json says {stated}")
+    _require_stated(source, len(layers))
     recurrent = source.kind is DrafterKind.EAGLE
     if recurrent and len(layers) > 1:
         raise LoadError(
             f"model folder {source.folder} holds {len(layers)} MTP layers: run it as {DrafterKind.MULTI_LAYER_EAGLE}, not as eagle"
         )
-    target = source.target_embeddings()
+    own = source.own_embeddings(family.embeddings) if family.embeddings else None
+    if family.embeddings and own is None:
+        raise LoadError(f"model folder {source.folder} lacks {family.embeddings}, the embeddings of its MTP layers")
+    target = source.target_embeddings(lm_head=not family.formula.own_lm_head, own=own)
     if family.behind_target and layers.start != target.num_layers:
         raise LoadError(
             f"model folder {source.folder} has its first MTP layer at {layers.start}, expected it behind the target's "
             f"{target.num_layers} layers, at {target.num_layers}"
         )
+    if own is not None:
+        source.require_embeddings(target, target.hidden_size, family.embeddings)
     config = source.config(target, width=architecture(source.facts, source.max_context).hidden_size)
-    if hasattr(
-        config, "first_k_dense_replace"
-    ):  # its layers stand behind the target's, the first few of which alone are dense
-        config.first_k_dense_replace = max(0, config.first_k_dense_replace - target.num_layers)
     with _META:
         head = MtpHead(
-            config,
+            [block_config(config, source.facts, step) for step in range(len(layers))],
             target,
-            num_steps=len(layers),
             formula=family.formula,
             recurrent=recurrent,
             **source.common(),
         )
     return head, mtp_layout(family, layers)
+
+
+def _require_stated(source: _Source, found: int) -> None:
+    """Raise LoadError unless there are as many MTP layers as config.json says, if it says so."""
+    for facts in (source.facts, source.facts.get("text_config") or {}):
+        for name in ("num_nextn_predict_layers", "mtp_num_hidden_layers"):
+            if facts.get(name, found) not in (found, None):
+                raise LoadError(
+                    f"model folder {source.folder} holds {found} MTP layers, its config.json says {facts[name]}"
+                )
 
 
 _BUILDERS: Final[dict[Family, Callable[[_Source], tuple[Head, Layout]]]] = {

@@ -25,6 +25,8 @@ _EMBEDDINGS: Final = (
     "model.language_model.embed_tokens.weight",
     "language_model.model.embed_tokens.weight",
     "model.text_model.embed_tokens.weight",
+    "model.word_embeddings.weight",
+    "backbone.embeddings.weight",
     "gpt_neox.embed_in.weight",
 )
 _LM_HEADS: Final = ("lm_head.weight", "language_model.lm_head.weight", "embed_out.weight")

@@ -13,6 +13,7 @@ from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.eagle3 import Eagle3Head
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layouts import Layout
+from specsplit.model.heads.scaled import scale_of, unscaled
 
 _TABLES: Final = ("d2t", "t2d")
 _MOST_NAMED: Final = 40
@@ -38,7 +39,7 @@ def _require_tensors(own: Mapping[str, Tensor], checkpoint: Checkpoint, layout: 
         if name != "t2d"
     }
     names = checkpoint.names
-    left_over = layout.left_over(names, expected)
+    left_over = layout.left_over(names, [*expected, *map(scale_of, expected)])
     found = {name: list(shape) for name, shape in checkpoint.shapes([*(expected.keys() & names), *left_over]).items()}
     wrong = [
         *(f"{name} is missing, expected {shape}" for name, shape in sorted(expected.items()) if name not in names),
@@ -61,7 +62,7 @@ def _read(name: str, shape: Tensor, checkpoint: Checkpoint, layout: Layout, dtyp
     tensor = torch.empty(shape.shape, dtype=dtype, device="cpu")
     pieces = dict(layout.pieces(name, tensor))
     for published, stored in checkpoint.read(pieces).items():
-        pieces[published].copy_(stored)
+        pieces[published].copy_(unscaled(published, stored, checkpoint))
     return tensor
 
 

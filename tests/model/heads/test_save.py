@@ -54,10 +54,10 @@ def heads(ends: TargetEmbeddings) -> dict[str, Head]:
         "eagle": EagleHead(config(), ends),
         "eagle3": reduced,
         "eagle3, whole vocabulary": Eagle3Head(config(), ends, layers=(0, 4, 8), bias=True),
-        "mimo": MtpHead(config(), ends, num_steps=3),
-        "deepseek": MtpHead(config(), ends, num_steps=2, formula=DEEPSEEK.formula),
-        "recurrent": MtpHead(config(), ends, num_steps=1, recurrent=True),
-        "recurrent, embedding first": MtpHead(config(), ends, num_steps=1, formula=DEEPSEEK.formula, recurrent=True),
+        "mimo": MtpHead([config()] * 3, ends),
+        "deepseek": MtpHead([config()] * 2, ends, formula=DEEPSEEK.formula),
+        "recurrent": MtpHead([config()], ends, recurrent=True),
+        "recurrent, embedding first": MtpHead([config()], ends, formula=DEEPSEEK.formula, recurrent=True),
     }
 
 
@@ -113,9 +113,7 @@ def test_experts_are_saved_one_by_one(tmp_path: Path) -> None:
 
 def test_a_head_that_no_layout_can_say_is_refused(tmp_path: Path, ends: TargetEmbeddings) -> None:
     with pytest.raises(ValueError, match="DeepSeek"):
-        save_head(
-            MtpHead(config(), ends, num_steps=1, formula=MtpFormula(embedding_first=True, normed_states=True)), tmp_path
-        )
+        save_head(MtpHead([config()], ends, formula=MtpFormula(embedding_first=True, normed_states=True)), tmp_path)
     with pytest.raises(ValueError, match="cannot be saved"):
         save_head(Eagle3Head(config(), ends, layers=(1, 2, LAST)), tmp_path)
 

@@ -32,7 +32,7 @@ _SHAPE = (
 def with_experts(config: PretrainedConfig, target: Path, folder: Path) -> Folder:
     """A multi-token prediction head of two layers with random weights."""
     torch.manual_seed(3)
-    head = MtpHead(config, TargetEmbeddings.load(target), num_steps=2)
+    head = MtpHead([config] * 2, TargetEmbeddings.load(target))
     for parameter in head.parameters():
         if parameter.requires_grad and parameter.ndim > 1:
             parameter.data.normal_(std=parameter.shape[-1] ** -0.5)

@@ -1,0 +1,161 @@
+"""MTP layers out of a target's own folder, family by family, against the formula straight from the published tensors."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from specsplit.errors import LoadError
+from specsplit.features import LAST
+from specsplit.model.heads import Head, HeadRunner, load_head
+from specsplit.mtp import holds_mtp
+from specsplit.mtp.families import FAMILIES, REFUSED
+from specsplit.values import DrafterKind
+from tests.model.heads.mtp_published import TARGETS, MtpTarget
+from tests.model.heads.published import HIDDEN, LAYERS, TARGET_FACTS, write
+from tests.model.heads.test_heads_match_transformers import Tree
+from tests.support.rounding import assert_same_sums
+
+KIND = DrafterKind.MULTI_LAYER_EAGLE
+BLOCK = 7
+"""Rows and columns of weights that share a scale."""
+
+
+def load(folder: Path, published: MtpTarget, tensors: dict[str, Tensor], form: str = "single") -> Head:
+    written = write(folder, published.config_json, tensors, form)
+    return load_head(written, written, KIND)
+
+
+def assert_trees_match(head: Head, published: MtpTarget, tensors: dict[str, Tensor]) -> None:
+    """Every node of a tree gives in every step what the formula gives on its path."""
+    for step in range(published.steps):
+        tree = Tree([-1, -1, 0, 0, 1, 3, 3, 5], head.shape.state_width, seed=step)
+        hidden, states = tree.run(HeadRunner(head, step, 32), cuts=[5, 7])
+        logits = head.logits(step, hidden)
+        for row in range(tree.count):
+            path = tree.path(row)
+            given = tree.tokens[path], tree.states[path], torch.arange(len(path))
+            expected_logits, expected_state = published.run(tensors, step, *given)
+            assert_same_sums(logits[row], expected_logits)
+            assert_same_sums(states[row], expected_state)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_node_of_a_tree_matches_its_path(tmp_path: Path, name: str) -> None:
+    """Stored as published, in bfloat16 and in shards."""
+    published = TARGETS[name]
+    stored = {each: tensor.to(torch.bfloat16) for each, tensor in published.tensors().items()}
+    head = load(tmp_path, published, stored, "sharded")
+    assert head.shape.num_steps == published.steps
+    assert head.shape.need.layers == ((LAYERS,) if published.before_norm else (LAST,))
+    tensors = {each: tensor.float() for each, tensor in stored.items()}
+    assert_trees_match(head, published, tensors)
+    head.use_cpu_layers()
+    assert_trees_match(head, published, tensors)
+
+
+@pytest.mark.parametrize("name", ["glm4_moe_lite", "mimo_v2_flash", "longcat_flash"])
+def test_weights_of_eight_bits_are_multiplied_by_the_scales_of_their_blocks(tmp_path: Path, name: str) -> None:
+    published = TARGETS[name]
+    tensors, stored = published.tensors(), dict(published.tensors())
+    own = [each for each in published.shapes() if "proj" in each and "eh_proj" not in each]
+    assert any(dimension % BLOCK for each in own for dimension in tensors[each].shape)
+    for each in own:
+        stored[each], stored[f"{each}_scale_inv"], tensors[each] = in_eight_bits(tensors[each])
+    facts = {
+        **published.config_json,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]},
+    }
+    folder = write(tmp_path, facts, stored)
+    assert_trees_match(load_head(folder, folder, KIND), published, tensors)
+    del stored[f"{own[0]}_scale_inv"]
+    with pytest.raises(LoadError, match=f"{re.escape(own[0])} is quantised .* and lacks its scales"):
+        load_head(write(tmp_path / "lacking", facts, stored), folder, KIND)
+    stored[f"{own[0]}_scale_inv"] = torch.ones(1, 1)
+    with pytest.raises(LoadError, match=r"_scale_inv is \[1, 1\], expected"):
+        load_head(write(tmp_path / "misshapen", facts, stored), folder, KIND)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_other_tensors_are_read(tmp_path: Path, name: str) -> None:
+    """The file that would hold them is not even there."""
+    published = TARGETS[name]
+    tensors = published.tensors()
+    write(tmp_path, published.config_json, tensors)
+    (tmp_path / "model.safetensors").rename(tmp_path / "read.safetensors")
+    others = tensors.keys() - published.shapes().keys() - {"lm_head.weight", *(n for n in tensors if "embed" in n)}
+    if "lm_head" in published.ends:
+        others |= {"lm_head.weight"}
+    if "embeddings" not in published.ends:
+        assert len(others) >= 2
+    files = {each: "elsewhere.safetensors" if each in others else "read.safetensors" for each in tensors}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    assert holds_mtp(tmp_path)
+    assert load_head(tmp_path, tmp_path, KIND).shape.num_steps == published.steps
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "why"),
+    [
+        ("nemotron_h", {"mtp_hybrid_override_pattern": "ME"}, "mixers of the kinds linear_attention, moe .* expected"),
+        (
+            "mimo_v2_flash",
+            {"swa_num_key_value_heads": 1},
+            "swa_num_key_value_heads is 1; transformers builds .* with 2",
+        ),
+        ("mimo_v2_flash", {"add_swa_attention_sink_bias": False}, "add_swa_attention_sink_bias is False"),
+        ("step3p5", {"moe_layers_enum": "3,9"}, "MTP layer 1 has an MLP of kind sparse; expected dense"),
+        ("exaone_moe", {"mtp_sliding_windows": [4]}, "sets mtp_sliding_windows, which"),
+        ("qwen3_5_moe", {"mtp_num_hidden_layers": 2}, "holds 1 MTP layers, its config.json says 2"),
+        ("glm4_moe", {"num_nextn_predict_layers": 2}, "holds 1 MTP layers, its config.json says 2"),
+    ],
+)
+def test_a_config_that_asks_for_something_else_is_refused(
+    tmp_path: Path, name: str, facts: dict[str, object], why: str
+) -> None:
+    published = TARGETS[name]
+    folder = write(tmp_path, {**published.config_json, **facts}, published.tensors())
+    with pytest.raises(LoadError, match=why):
+        load_head(folder, folder, KIND)
+
+
+def test_embeddings_of_its_own_that_are_missing_are_named(tmp_path: Path) -> None:
+    published = TARGETS["longcat_flash"]
+    tensors = published.tensors()
+    del tensors["model.mtp.embed_tokens.weight"]
+    with pytest.raises(LoadError, match=r"lacks model\.mtp\.embed_tokens\.weight, the embeddings of its MTP"):
+        load(tmp_path, published, tensors)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_families_that_cannot_be_run_are_refused_with_what_is_missing(tmp_path: Path, kind: str) -> None:
+    folder = write(tmp_path, {**TARGET_FACTS, "model_type": kind}, published_names(kind))
+    assert not holds_mtp(folder)
+    with pytest.raises(LoadError, match=f"the MTP layers of {kind} are not supported: {REFUSED[kind][:30]}"):
+        load_head(folder, folder, KIND)
+
+
+def test_the_page_names_every_kind() -> None:
+    page = Path("docs/mtp.md").read_text()
+    kinds = {kind for family in FAMILIES for kind in family.model_types} | set(REFUSED)
+    assert [kind for kind in sorted(kinds) if f"`{kind}`" not in page] == []
+
+
+def published_names(kind: str) -> dict[str, Tensor]:
+    """A tensor of an MTP layer, as some family names it."""
+    name = "mtp.fc" if kind.startswith("exaone") else "model.layers.8.enorm"
+    return {f"{name}.weight": torch.ones(HIDDEN)}
+
+
+def in_eight_bits(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers of eight bits, the scales of their blocks, and what they stand for."""
+    rows, columns = (-(-size // BLOCK) for size in weight.shape)
+    scales = torch.rand(rows, columns, generator=torch.Generator().manual_seed(rows)) + 0.5
+    full = scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)[: weight.shape[0], : weight.shape[1]]
+    small = (weight / full).to(torch.float8_e4m3fn)
+    return small, scales, small.float() * full
