@@ -15,7 +15,7 @@ from transformers import LlamaConfig, MixtralConfig, Qwen3MoeConfig
 
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, Features
 from specsplit.model.attention.interface import NAME
-from specsplit.model.heads import Eagle3Head, EagleHead, Head, MtpHead, TargetEmbeddings
+from specsplit.model.heads import Eagle3Head, Eagle3Variant, EagleHead, Head, MtpHead, TargetEmbeddings
 from specsplit.model.tensors.feature_codec import encode
 from specsplit.mtp.families import DEEPSEEK
 from specsplit.tree import TokenTree
@@ -62,6 +62,31 @@ def _eagle3(attention: str) -> Head:
     return head
 
 
+def _normed(attention: str, num_blocks: int = 1) -> Head:
+    """With norms of what goes in and of what is handed on."""
+    variant = Eagle3Variant(norm_before_residual=True, fc_norm=True, norm_output=True, logit_scale=0.5)
+    return Eagle3Head(
+        _layer(),
+        ends(),
+        layers=(0, 1),
+        num_blocks=num_blocks,
+        variant=variant,
+        model="tiny-head",
+        attn_implementation=attention,
+    )
+
+
+def _stacked(attention: str) -> Head:
+    return _normed(attention, num_blocks=2)
+
+
+def _p_eagle(attention: str) -> Head:
+    variant = Eagle3Variant(norm_before_fc=True, mask_token=31)
+    return Eagle3Head(
+        _layer(), ends(), layers=LAYERS, variant=variant, model="tiny-head", attn_implementation=attention
+    )
+
+
 def _mimo(attention: str) -> Head:
     return MtpHead([_layer()] * 3, ends(), model="tiny-head", attn_implementation=attention)
 
@@ -99,6 +124,8 @@ def _shape() -> dict[str, Any]:
 HEADS: Mapping[str, Callable[[str], Head]] = {
     "eagle": _eagle,
     "eagle3": _eagle3,
+    "normed": _normed,
+    "p-eagle": _p_eagle,
     "nextn": _nextn,
     "mimo": _mimo,
     "deepseek": _deepseek,
@@ -107,6 +134,8 @@ HEADS: Mapping[str, Callable[[str], Head]] = {
 
 EXPERTS: Mapping[str, Callable[[str], Head]] = {"qwen3_moe": _qwen3_moe, "mixtral": _mixtral}
 """Multi-token prediction layers with experts."""
+STACKED: Mapping[str, Callable[[str], Head]] = {"stacked": _stacked}
+"""EAGLE-3 with two decoder layers."""
 
 
 def saveable(name: str) -> Head:
@@ -118,7 +147,7 @@ def head_of(name: str, attention: str = NAME) -> Head:
     """With random weights, always the same; large enough that every token of the context matters."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        head = {**HEADS, **EXPERTS}[name](attention)
+        head = {**HEADS, **EXPERTS, **STACKED}[name](attention)
         for parameter in head.parameters():
             if parameter.requires_grad and parameter.ndim > 1:
                 parameter.data.normal_(std=parameter.shape[-1] ** -0.5)

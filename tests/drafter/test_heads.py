@@ -18,7 +18,7 @@ from specsplit.model.heads import Head
 from specsplit.model.tensors.feature_codec import encode
 from specsplit.records import Eager
 from specsplit.speculation import Commit, Grow
-from specsplit.tree import Ints, Scores, TokenTree
+from specsplit.tree import ROOT, Ints, Scores, TokenTree
 from specsplit.values import Plan, Sampling
 from specsplit_drafter.drafts.proposer import (
     AppliedCommit,
@@ -263,6 +263,32 @@ def test_survivors_of_a_commit_are_grown_on_as_deep_as_their_new_depth_allows(na
         assert proposer.compared == 4
     proposer.close(KEY)
     assert proposer.pages.used == 0
+
+
+class RootsChecked(Checked):
+    """Compares the children of roots alone."""
+
+    def compare(self, session: SessionKey, slot: int, tokens: Ints, raw: Scores) -> None:
+        if slot == ROOT:
+            super().compare(session, slot, tokens, raw)
+
+
+def test_a_head_of_two_layers_is_exact_below_true_features_and_until_they_change_above_a_node() -> None:
+    """The second layer's rows of a node are made of what the first saw above it, and are made anew with the node alone."""
+    proposer, head = Checked("stacked"), head_of("stacked")
+    session = begin(proposer, head)
+    session.grow((0, 20), (1, 21), (1, 22), (2, 23))
+    for node in ((), (1,), (2, 3), (4,)):
+        session.expand(*node)
+    assert proposer.compared == 5
+    follow(proposer, head, session, 2, 20, 21, 9)
+    session.expand()
+    assert proposer.compared == 6
+    checked = RootsChecked("stacked")
+    verifiers = run(checked, head, steps=16)
+    assert checked.compared > 20
+    assert any(hit for verifier in verifiers for hit in verifier.hits)
+    assert checked.pages.used == 0
 
 
 def test_two_commits_may_come_before_the_features_of_the_first() -> None:

@@ -13,7 +13,8 @@ The row of a token at position p is row p - (j + 1) of its step: earlier tokens 
                  step, with features of more tokens, can say what follows a node.
     recurrent    one step. The feature of a node is not there yet: its parent's own state stands in for it. Once the node is committed,
                  its row is computed again, in the same slot, from the true feature; and level by level those of the nodes below it, from
-                 states that are as many guesses better.
+                 states that are as many guesses better. Where the step has several decoder layers, the rows of a node's second layer also
+                 tell what its first saw above it, so that they are right to the last digit only once the node is computed again.
 
 States of rows lie beside their KV, by slot (state_width numbers each), so that whoever has a slot has the state, and the inputs of a
 forward are one gather.
