@@ -3,30 +3,121 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+from torch import Tensor
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from tests.support.toys import END, VOCAB, successor, write_byte_tokenizer
 
-LAYERS, MTP_LAYERS, EXPERTS, INNER, HEADS, WIDTH = 2, 2, 2, 8, 4, 2
-FACTS: dict[str, Any] = {
+LAYERS, EXPERTS, INNER = 2, 2, 8
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A family's target, and how it names its MTP layers."""
+
+    facts: Mapping[str, Any]
+    mtp_layers: int
+    prefix: str
+    """What the names of a layer begin with; {} stands for its number."""
+    first: int
+    final_norm: str
+    inside: str = ""
+    """What the names of the decoder layer's own tensors begin with behind that."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Names in the target's layers, and in MTP layers."""
+    lm_head: str = ""
+    """The LM head of every layer; empty: it is the target's."""
+    around: Mapping[str, Any] | None = None
+    """The config of a multimodal model that the target is inside of, without that of the text model; None: it is in none."""
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "glm4_moe": Kind(
+        {"n_routed_experts": EXPERTS, "num_experts_per_tok": 1, "first_k_dense_replace": 1, "head_dim": 2},
+        mtp_layers=2,
+        prefix="model.layers.{}.",
+        first=LAYERS,
+        final_norm="shared_head.norm",
+    ),
+    "mimo_v2_flash": Kind(
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "mlp_layer_types": ["dense", "dense"],
+            "sliding_window": 8,
+            "head_dim": 12,
+            "v_head_dim": 8,
+        },
+        mtp_layers=3,
+        prefix="model.mtp.layers.{}.",
+        first=0,
+        final_norm="final_layernorm",
+        renamed={"post_attention_layernorm.weight": "pre_mlp_layernorm.weight"},
+    ),
+    "step3p7": Kind(
+        {
+            "layer_types": ["full_attention", "sliding_attention", *["sliding_attention", "full_attention"] * 2][:5],
+            "mlp_layer_types": ["dense"] * 5,
+            "num_nextn_predict_layers": 3,
+            "num_sliding_attention_heads": 4,
+            "sliding_window": 8,
+            "head_dim": 4,
+            "pad_token_id": END,
+        },
+        mtp_layers=3,
+        prefix="model.layers.{}.",
+        first=LAYERS,
+        final_norm="shared_head.norm",
+        inside="transformer.",
+        lm_head="shared_head.output",
+        around={"vision_config": {"width": 32, "layers": 1, "heads": 4, "patch_size": 8, "image_size": 16}},
+    ),
+}
+
+
+def mtp_target(folder: Path, name: str = "glm4_moe") -> Path:
+    """Write one of a kind to `folder`, its MTP layers in a shard of their own beside the target's."""
+    kind = KINDS[name]
+    model = _model(name, kind)
+    embeddings, lm_head = model.get_input_embeddings(), model.get_output_embeddings()
+    with torch.no_grad():
+        for named, parameter in model.named_parameters():
+            parameter.fill_(1.0 if "norm" in named else 0.0)
+        for token in range(VOCAB):
+            embeddings.weight[token, token] = 1.0
+            lm_head.weight[successor(token), token] = 1.0
+    model.generation_config.pad_token_id = END
+    model.save_pretrained(folder)
+    write_byte_tokenizer(folder)
+    facts = json.loads((folder / "config.json").read_text())
+    facts.get("text_config", facts)["num_nextn_predict_layers"] = kind.mtp_layers
+    (folder / "config.json").write_text(json.dumps(facts))
+    target = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weight_map: dict[str, str] = {}
+    for number, tensors in enumerate((target, _mtp_layers(kind, target)), 1):
+        file = f"model-{number:05}-of-00002.safetensors"
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(tensors, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return folder
+
+
+_SHAPE: Final[Mapping[str, Any]] = {
     "vocab_size": VOCAB,
     "hidden_size": VOCAB,
     "intermediate_size": INNER,
     "moe_intermediate_size": INNER,
-    "n_routed_experts": EXPERTS,
-    "num_experts_per_tok": 1,
-    "first_k_dense_replace": 1,
     "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
+    "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": WIDTH,
     "max_position_embeddings": 512,
-    "num_nextn_predict_layers": MTP_LAYERS,
     "tie_word_embeddings": False,
     "bos_token_id": None,
     "eos_token_id": END,
@@ -34,42 +125,21 @@ FACTS: dict[str, Any] = {
 }
 
 
-def mtp_target(folder: Path) -> Path:
-    """Write one of GLM-4.5's kind to `folder`, its MTP layers in a shard of their own behind the target's layers."""
-    model = Glm4MoeForCausalLM(Glm4MoeConfig(**FACTS))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.fill_(1.0 if "norm" in name else 0.0)
-        for token in range(VOCAB):
-            model.model.embed_tokens.weight[token, token] = 1.0
-            model.lm_head.weight[successor(token), token] = 1.0
-    model.generation_config.pad_token_id = END
-    model.save_pretrained(folder)
-    write_byte_tokenizer(folder)
-    facts = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(facts | {"num_nextn_predict_layers": MTP_LAYERS}))
-    _add_layers(folder)
-    return folder
+def _model(name: str, kind: Kind) -> Any:
+    facts, config = {**_SHAPE, **kind.facts}, cast("Any", CONFIG_MAPPING[name])
+    if kind.around is None:
+        return AutoModelForCausalLM.from_config(config(**facts))
+    return AutoModelForImageTextToText.from_config(config(text_config=facts, **kind.around))
 
 
-def _add_layers(folder: Path) -> None:
-    """Layers that hand on the embedding of their token: what follows it is what the LM head says."""
-    shards = {"model-00001-of-00002.safetensors": load_file(folder / "model.safetensors")}
-    last = f"model.layers.{LAYERS - 1}."
-    block = {
-        name.removeprefix(last): each
-        for name, each in shards["model-00001-of-00002.safetensors"].items()
-        if name.startswith(last)
-    }
-    mine = shards["model-00002-of-00002.safetensors"] = {}
-    for layer in range(LAYERS, LAYERS + MTP_LAYERS):
-        mine |= {f"model.layers.{layer}.{name}": each.clone() for name, each in block.items()}
-        mine |= {
-            f"model.layers.{layer}.{norm}.weight": torch.ones(VOCAB) for norm in ("enorm", "hnorm", "shared_head.norm")
-        }
-        mine[f"model.layers.{layer}.eh_proj.weight"] = torch.cat([torch.eye(VOCAB), torch.zeros(VOCAB, VOCAB)], dim=1)
-    for file, tensors in shards.items():
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-    (folder / "model.safetensors").unlink()
-    weight_map = {name: file for file, tensors in shards.items() for name in tensors}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+def _mtp_layers(kind: Kind, target: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Layers like the target's last one that hand on the embedding of their token: what follows it is what the LM head says."""
+    last = f"layers.{LAYERS - 1}."
+    block = {name.partition(last)[2]: each for name, each in target.items() if last in name and "vision" not in name}
+    one = {kind.inside + kind.renamed.get(name, name): each for name, each in block.items()}
+    if kind.lm_head:
+        one[f"{kind.lm_head}.weight"] = target["lm_head.weight"]
+    one |= {f"{norm}.weight": torch.ones(VOCAB) for norm in ("enorm", "hnorm", kind.final_norm)}
+    one["eh_proj.weight"] = torch.cat([torch.eye(VOCAB), torch.zeros(VOCAB, VOCAB)], dim=1)
+    numbers = range(kind.first, kind.first + kind.mtp_layers)
+    return {kind.prefix.format(number) + name: each.clone() for number in numbers for name, each in one.items()}

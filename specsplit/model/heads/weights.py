@@ -16,6 +16,8 @@ from specsplit.model.heads.layouts import Layout
 from specsplit.model.heads.scaled import scale_of, unscaled
 
 _TABLES: Final = ("d2t", "t2d")
+_EXACT: Final = "e_score_correction_bias"
+"""What chooses experts by small differences stays in float32, as transformers has it."""
 _MOST_NAMED: Final = 40
 
 
@@ -59,7 +61,8 @@ def _require_tensors(own: Mapping[str, Tensor], checkpoint: Checkpoint, layout: 
 
 
 def _read(name: str, shape: Tensor, checkpoint: Checkpoint, layout: Layout, dtype: torch.dtype) -> Tensor:
-    tensor = torch.empty(shape.shape, dtype=dtype, device="cpu")
+    exact = name.endswith(_EXACT)
+    tensor = torch.empty(shape.shape, dtype=torch.float32 if exact else dtype, device="cpu")
     pieces = dict(layout.pieces(name, tensor))
     for published, stored in checkpoint.read(pieces).items():
         pieces[published].copy_(unscaled(published, stored, checkpoint))

@@ -12,9 +12,12 @@ from torch import Tensor
 
 from specsplit.errors import LoadError
 from specsplit.features import LAST
+from specsplit.model import Row, RowPages
 from specsplit.model.heads import Head, HeadRunner, load_head
+from specsplit.model.heads.layouts import mtp_layout
 from specsplit.mtp import holds_mtp
-from specsplit.mtp.families import FAMILIES, REFUSED
+from specsplit.mtp.families import FAMILIES, REFUSED, family_of
+from specsplit.mtp.family import MtpFamily
 from specsplit.values import DrafterKind
 from tests.model.heads.mtp_published import TARGETS, MtpTarget
 from tests.model.heads.published import HIDDEN, LAYERS, TARGET_FACTS, write
@@ -57,6 +60,31 @@ def test_every_node_of_a_tree_matches_its_path(tmp_path: Path, name: str) -> Non
     assert_trees_match(head, published, tensors)
     head.use_cpu_layers()
     assert_trees_match(head, published, tensors)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_in_bfloat16_what_chooses_experts_stays_as_exact_as_it_was(tmp_path: Path, name: str) -> None:
+    published = TARGETS[name]
+    tensors = published.tensors()
+    folder = write(tmp_path, published.config_json, tensors)
+    head = load_head(folder, folder, KIND, dtype="bfloat16")
+    own = head.own_tensors()
+    exact = {each for each, tensor in own.items() if tensor.dtype is not torch.bfloat16}
+    assert exact == {each for each in own if each.endswith("e_score_correction_bias")}
+    for each in exact:
+        ((stored, _),) = mtp_layout(*layers_of(published, tensors)).pieces(each, own[each])
+        assert torch.equal(own[each], tensors[stored])
+    for step in range(published.steps):
+        runner = HeadRunner(head, step, 16)
+        rows = [Row.chunk([1, 2, 3], RowPages.alone(runner.pool.allocate(3), 3))]
+        hidden, _ = runner.forward(rows, torch.ones(3, HIDDEN, dtype=torch.bfloat16))
+        assert torch.isfinite(head.logits(step, hidden)).all()
+
+
+def layers_of(published: MtpTarget, tensors: dict[str, Tensor]) -> tuple[MtpFamily, range]:
+    family = family_of(published.config_json, tensors)
+    assert family is not None
+    return family, family.layers(tensors)
 
 
 @pytest.mark.parametrize("name", ["glm4_moe_lite", "mimo_v2_flash", "longcat_flash"])
