@@ -71,7 +71,7 @@ QWEN3_NEXT: Final = MtpFamily(
     block="mtp.layers.{layer}",
     formula=MtpFormula(),
     model_types=(
-        "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "exaone_moe",
+        "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "exaone_moe", "exaone4_5",
     ),
 )  # fmt: skip
 ERNIE: Final = MtpFamily(
@@ -149,7 +149,6 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "bailing_moe": "transformers has no layers of this kind, only those of bailing_hybrid",
         "bailing_moe_v2": "transformers has no layers of this kind, only those of bailing_hybrid",
         "openpangu": "transformers has no layers of this kind",
-        "exaone4_5": "their layers have norms behind attention and MLP, and no published code was found to hold them to",
     }
 )
 """Kinds of targets that are published with MTP layers which cannot be run, and what is missing."""

@@ -78,6 +78,11 @@ def _exaone(config: Any, facts: Mapping[str, Any], step: int) -> None:
             raise LoadError(f"config.json sets {name}, which transformers' layers of exaone_moe do not know")
 
 
+def _exaone4(config: Any, facts: Mapping[str, Any], step: int) -> None:
+    """Attention as in the target's layer of that number."""
+    config.layer_types = config.layer_types[step : step + 1]
+
+
 def _ernie(config: Any, facts: Mapping[str, Any], step: int) -> None:
     """A dense MLP."""
     config.moe_layer_start_index = 1
@@ -95,6 +100,7 @@ _CHANGES: Final[Mapping[str, Callable[[Any, Mapping[str, Any], int], None]]] = {
     "mimo_v2_flash": _mimo_v2,
     "step3p5": _step3p5,
     "exaone_moe": _exaone,
+    "exaone4": _exaone4,
     "ernie4_5_moe": _ernie,
     "nemotron_h": _nemotron,
 }

@@ -18,11 +18,13 @@ class Layer(nn.Module):
     """Layer 0 of `config`'s architecture, randomly initialised, called with hidden states and positions; with `count`, so many in a row.
 
     Attention keywords (`forward_batch` for our attention, `attention_mask` for transformers' own) go through to the attention
-    function; without a mask transformers' own are causal. Raises LoadError for an architecture that is not built of `layers` and
-    one `rotary_emb`.
+    function; without a mask transformers' own are causal. norms_behind: its norms may stand behind attention and MLP alone. Raises
+    LoadError for an architecture that is not built of `layers` and one `rotary_emb`.
     """
 
-    def __init__(self, config: PretrainedConfig, attn_implementation: str, count: int = 1) -> None:
+    def __init__(
+        self, config: PretrainedConfig, attn_implementation: str, count: int = 1, *, norms_behind: bool = False
+    ) -> None:
         super().__init__()
         self.config: Final = few_layers(config, count)
         model = decoder(self.config, attn_implementation)
@@ -34,7 +36,11 @@ class Layer(nn.Module):
         self.block: nn.Module = layers[0]
         self.further = nn.ModuleList(layers[1:])
         """The layers behind the first."""
-        if not isinstance(getattr(self.block, "input_layernorm", None), nn.Module):
+        places = ("input_layernorm", "post_attention_layernorm") if norms_behind else ("input_layernorm",)
+        self._norm: Final = next(
+            (each for each in places if isinstance(getattr(self.block, each, None), nn.Module)), ""
+        )
+        if not self._norm:
             raise LoadError(
                 f"a head of {config.model_type} layers is not supported: expected layers with an input_layernorm"
             )
@@ -44,8 +50,8 @@ class Layer(nn.Module):
         self._by_kind: Final = rotary is not None and "layer_type" in signature(rotary.forward).parameters
 
     def new_norm(self, size: int | None = None) -> nn.Module:
-        """Another norm like the one in front of its attention, of `size` numbers where it is not to be as wide as that."""
-        norm = copy.deepcopy(cast("nn.Module", self.block.input_layernorm))
+        """Another norm like the one at its attention, of `size` numbers where it is not to be as wide as that."""
+        norm = copy.deepcopy(cast("nn.Module", getattr(self.block, self._norm)))
         if size is not None:
             weight = norm.get_parameter("weight")
             norm.weight = nn.Parameter(weight.detach()[:1].repeat(size))

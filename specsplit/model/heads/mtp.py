@@ -94,7 +94,7 @@ class _Step(nn.Module):
     ) -> None:
         super().__init__()
         width = config.hidden_size
-        self.layer = Layer(config, attn_implementation)
+        self.layer = Layer(config, attn_implementation, norms_behind=True)
         self.token_norm = self.layer.new_norm()
         self.hidden_norm = self.layer.new_norm()
         self.final_norm = self.layer.new_norm() if formula.final_norm else nn.Identity()

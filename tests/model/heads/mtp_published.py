@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import CONFIG_MAPPING
 from transformers.models.bailing_hybrid import modeling_bailing_hybrid as bailing
+from transformers.models.ernie4_5 import modeling_ernie4_5 as ernie_dense
 from transformers.models.ernie4_5_moe import modeling_ernie4_5_moe as ernie
+from transformers.models.exaone4 import modeling_exaone4 as exaone4
 from transformers.models.exaone_moe import modeling_exaone_moe as exaone
 from transformers.models.glm4_moe import modeling_glm4_moe as glm4
 from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite as glm4_lite
@@ -296,6 +298,25 @@ def _exaone(kind: str) -> MtpTarget:
     )
 
 
+def _exaone4_5() -> MtpTarget:
+    text = {
+        "model_type": "exaone4",
+        "sliding_window": WINDOW,
+        "sliding_window_pattern": 4,
+        "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * (LAYERS // 4),
+    }
+    return MtpTarget(
+        {"model_type": "exaone4_5", "text_config": text, "tie_word_embeddings": False, "num_nextn_predict_layers": 1},
+        _QWEN_PARTS,
+        "mtp.layers.{}.",
+        lambda config: exaone4.Exaone4DecoderLayer(config, 0),
+        exaone4.Exaone4RotaryEmbedding,
+        own={"layer_types": ["sliding_attention"]},
+        embeddings="model.language_model.embed_tokens",
+        window=WINDOW,
+    )
+
+
 def _glm4_moe() -> MtpTarget:
     return MtpTarget(
         {
@@ -342,7 +363,17 @@ def _glm4_moe_lite() -> MtpTarget:
     )
 
 
-def _ernie() -> MtpTarget:
+def _ernie(*, experts: bool) -> MtpTarget:
+    parts = ("model.mtp_emb_norm.{}", "model.mtp_hidden_norm.{}", "model.mtp_linear_proj.{}", "")
+    if not experts:
+        return MtpTarget(
+            {"model_type": "ernie4_5", "num_nextn_predict_layers": 1},
+            parts,
+            "model.mtp_block.{}.",
+            lambda config: ernie_dense.Ernie4_5DecoderLayer(config, 0),
+            ernie_dense.Ernie4_5RotaryEmbedding,
+            zeros=True,
+        )
     return MtpTarget(
         {
             "model_type": "ernie4_5_moe",
@@ -353,7 +384,7 @@ def _ernie() -> MtpTarget:
             "moe_layer_end_index": LAYERS - 1,
             "num_nextn_predict_layers": 1,
         },
-        ("model.mtp_emb_norm.{}", "model.mtp_hidden_norm.{}", "model.mtp_linear_proj.{}", ""),
+        parts,
         "model.mtp_block.{}.",
         lambda config: ernie.Ernie4_5_MoeDecoderLayer(config, 0),
         ernie.Ernie4_5_MoeRotaryEmbedding,
@@ -551,12 +582,14 @@ TARGETS: Mapping[str, MtpTarget] = {
     "qwen3_5_moe": _qwen3_5_moe(),
     "glm4_moe": _glm4_moe(),
     "glm4_moe_lite": _glm4_moe_lite(),
-    "ernie4_5_moe": _ernie(),
+    "ernie4_5": _ernie(experts=False),
+    "ernie4_5_moe": _ernie(experts=True),
     "mimo_v2_flash": _mimo_v2(),
     "step3p5": _step3p5(inside=False),
     "step3p7": _step3p5(inside=True),
     "exaone_moe": _exaone("full_attention"),
     "exaone_moe, a window": _exaone("sliding_attention"),
+    "exaone4_5": _exaone4_5(),
     "hy_v3": _hy_v3(),
     "bailing_hybrid": _bailing(),
     "nemotron_h": _nemotron(),
