@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import NamedTuple, Protocol, Self
 
-from specsplit.values import Estimate, Miss, Plan
+from specsplit.values import Arm, Estimate, Miss, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,8 @@ class StepRecord:
     kv: KVCounters = field(default_factory=KVCounters)
     cold: bool = False
     """True if the forward says nothing of what others take: it was the first of its size, or was run in halves."""
+    arm: Arm | None = None
+    """What drafters did, and whether that was on trial; None: nobody tries (`rest_trials`)."""
     turn: TurnCosts | None = None
     """The turn that the step was, or the last of them if it was tried again; None: the verifier is alone."""
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from specsplit.observe.metric import Kind, Label, Metric, Service, steps_of_125
 from specsplit.records import Eager, StateBytes
-from specsplit.values import Adaptive, DrafterKind, FailoverCause, FinishReason, Miss
+from specsplit.values import Adaptive, Arm, DrafterKind, FailoverCause, FinishReason, Miss
 
 DEEPEST = 8
 """Nodes this deep below the root, and deeper ones, share one value of the depth label."""
 
 KIND = Label("kind", tuple(kind.value for kind in DrafterKind))
 CAUSE_OF_MISS = Label("cause", tuple(cause.value for cause in Miss))
+ARM = Label("arm", tuple(arm.value for arm in Arm))
 CAUSE_OF_WASTE = Label("cause", ("rejected", "unverified", "late"))
 REASON_OF_EAGER = Label("reason", tuple(reason.value for reason in Eager))
 DEPTH = Label("depth", (*(str(depth) for depth in range(1, DEEPEST)), f"{DEEPEST}+"))
@@ -291,6 +292,14 @@ HOST_TIME = Metric(
     _VERIFIER,
     "What is left of a step's time: events, scheduling, batching, picking, committing, handing out.",
     buckets=_STEP_SECONDS,
+)
+ARM_TIME = Metric(
+    "specsplit_arm_seconds",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Time of steps by what drafters did, with `rest_trials`. work: they work; rest: they were told to rest, since more tokens a second "
+    "are committed without them; work_tried, rest_tried: the same for a few steps, to see which is better.",
+    (ARM,),
 )
 ROUND_TRIP = Metric(
     "specsplit_round_trip_seconds",

@@ -6,6 +6,7 @@ Words are those of docs/design.md; tokens are vocabulary ids (ints >= 0), positi
 from __future__ import annotations
 
 from specsplit.values.adaptive import Adaptive, Estimate
+from specsplit.values.arm import Arm
 from specsplit.values.control import AS_SET, Control
 from specsplit.values.host import Host
 from specsplit.values.logprobs import MAX_LOGPROBS, TokenLogprob, check_logprobs
@@ -27,6 +28,7 @@ __all__ = [
     "MAX_TEMPERATURE",
     "SERVICES",
     "Adaptive",
+    "Arm",
     "Control",
     "DrafterInfo",
     "DrafterKind",

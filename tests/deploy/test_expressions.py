@@ -14,7 +14,18 @@ from specsplit.membership import Cluster, Member
 from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import CoordinatorMetrics, DrafterMetrics, VerifierMetrics
 from specsplit.records import DraftCounters, Eager, GraphStatistics, PlanRecord, StreamStatistics
-from specsplit.values import DrafterInfo, DrafterKind, Estimate, FinishReason, Load, Miss, ModelInfo, Plan, Vocabulary
+from specsplit.values import (
+    Arm,
+    DrafterInfo,
+    DrafterKind,
+    Estimate,
+    FinishReason,
+    Load,
+    Miss,
+    ModelInfo,
+    Plan,
+    Vocabulary,
+)
 from tests.deploy.live import needs_prometheus, prometheus, query
 from tests.observe.test_metrics import GOODPUT, TRACE, Record, Step, Totals
 
@@ -61,7 +72,9 @@ class Cast:
         hit = Step(drafted=9, depth=9, accepted=8, committed=9, hit=True)
         miss = Step(drafted=6, depth=3, accepted=1, committed=2, hit=False, miss=Miss.WRONG)
         drafts = DraftCounters(round_trips_s=[0.002])
-        self.verifier.step(Record(sessions=[hit, miss], prefill_tokens=3, drafts=drafts))
+        self.verifier.step(
+            Record(sessions=[hit, miss], prefill_tokens=3, drafts=drafts, arm=list(Arm)[self.turns % len(Arm)])
+        )
         for drafter in self.drafters:
             drafter.expansion(0.001)
 

@@ -40,6 +40,7 @@ from specsplit.records import (
 from specsplit.rpc.catalogue import CODES, code_of
 from specsplit.values import (
     Adaptive,
+    Arm,
     Control,
     DrafterInfo,
     DrafterKind,
@@ -337,6 +338,17 @@ def test_turns_of_a_rank_worked_through_by_hand() -> None:
     assert value(samples, "specsplit_step_time_seconds_count") == 2
     assert value(samples, "specsplit_turn_imbalance_sum") == pytest.approx(40 * 4 / 60 + 4)
     assert value(samples, "specsplit_wake_seconds_count") == 1
+
+
+def test_the_time_of_steps_is_counted_by_what_drafters_do_where_that_is_tried() -> None:
+    metrics = VerifierMetrics(on=True)
+    metrics.step(Record())
+    assert set(values(scrape(metrics), "specsplit_arm_seconds_total").values()) == {0.0}
+    for arm, times in zip(Arm, (4, 3, 2, 1), strict=True):
+        for _ in range(times):
+            metrics.step(Record(arm=arm, waited_us=0.25e6, forward_us=1e6, host_us=0.5e6))
+    found = values(scrape(metrics), "specsplit_arm_seconds_total")
+    assert found == {("work",): 7.0, ("rest",): 5.25, ("work_tried",): 3.5, ("rest_tried",): 1.75}
 
 
 def test_turns_of_a_drafters_rank_worked_through_by_hand() -> None:

@@ -15,7 +15,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft, Grow
-from specsplit.values import AS_SET, Adaptive, Control, NoDraftsCause, Plan, PlanChanges
+from specsplit.values import AS_SET, Adaptive, Arm, Control, NoDraftsCause, Plan, PlanChanges
 from specsplit_verifier.policy.acceptance import IDLE
 from specsplit_verifier.policy.account import Account
 from specsplit_verifier.policy.adaptive.choice import controller_for
@@ -156,15 +156,18 @@ def test_a_planner_has_drafters_rest_that_double_a_step_if_it_is_to_try_and_is_n
     )
     session = session_of(1, plan=planner.default)
     session.drafter = drafting_for(address="hungry")
-    rested = 0
+    rested, arms = 0, set[Arm | None]()
     for _ in range(60):
         planner.schedule([session], 0.0)
         for told, plan in planner.resting_changes([session]):
             told.plan = plan
         rests = not session.plan.speculates
         rested += rests
+        arms.add(planner.arm)
+        assert rests or planner.arm not in (Arm.REST, Arm.REST_TRIED), "what is counted is what drafters do"
         planner.observe(step(session.plan, 0, 0, seconds=0.02 if rests else 0.04))
     assert (rested > 30) is (rest_trials and not grouped)
+    assert arms == ({Arm.WORK, Arm.REST_TRIED, Arm.REST} if rest_trials and not grouped else {None})
 
 
 def test_a_wait_that_a_step_beside_prompts_cut_short_says_nothing_of_what_waits_bring() -> None:

@@ -12,7 +12,7 @@ from specsplit.observe.metric_table import DEEPEST, DEPTH
 from specsplit.observe.metrics.base import Metrics
 from specsplit.observe.metrics.turns import Turns
 from specsplit.records import PlanRecord, StateBytes, StepRecord, StreamStatistics
-from specsplit.values import Control, Load, Miss
+from specsplit.values import Arm, Control, Load, Miss
 
 MOST_STEPS = 64
 """Deepest node below the root that a plan allows to be verified."""
@@ -57,6 +57,7 @@ class _Costs:
         self._cached_tokens = made.counter(table.CACHED_TOKENS)
         self._step_time = made.histogram(table.STEP_TIME)
         self._parts = [made.histogram(part) for part in (table.WAIT_TIME, table.VERIFY_TIME, table.HOST_TIME)]
+        self._arms = {arm: made.counter(table.ARM_TIME, arm.value) for arm in Arm}
         self._round_trip = made.histogram(table.ROUND_TRIP)
         self._wasted = [made.counter(table.WASTED_NODES, cause) for cause in ("unverified", "late")]
         self._failovers = made.counter(table.FAILOVERS)
@@ -85,6 +86,8 @@ class _Costs:
         self._step_time.observe(sum(parts_us) * 1e-6)
         for histogram, part_us in zip(self._parts, parts_us, strict=True):
             histogram.observe(part_us * 1e-6)
+        if step.arm is not None:
+            self._arms[step.arm].add(sum(parts_us) * 1e-6)
 
 
 class _Speculation:

@@ -302,6 +302,7 @@ class EngineCore:
             host_us=lap.host_s * 1e6,
             drafts=drafts,
             kv=self._scheduler.kv.counters.take(),
+            arm=self._planner.arm,
             turn=turn,
             sessions=sessions,
             chunks=step.chunks,

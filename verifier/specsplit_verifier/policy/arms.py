@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from specsplit.values import Arm
 from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.policy.evidence import Stretch, TokenCount
 from specsplit_verifier.records.step import SessionResult, StepResult
@@ -153,7 +154,14 @@ class Arms:
     @property
     def resting(self) -> bool:
         """True if all drafters are to rest in the next step."""
-        return self._record.resting is (self._trial is None or self._trial.over)
+        return self.arm in (Arm.REST, Arm.REST_TRIED)
+
+    @property
+    def arm(self) -> Arm:
+        """What drafters do in the step that is in flight."""
+        if self._trial is None or self._trial.over:
+            return Arm.REST if self._record.resting else Arm.WORK
+        return Arm.WORK_TRIED if self._record.resting else Arm.REST_TRIED
 
     def meet(self, addresses: Sequence[str]) -> None:
         """Take in the drafters of the sessions that decode next: one address for each that has a drafter."""

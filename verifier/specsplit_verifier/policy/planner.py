@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from specsplit.ranks.lockstep import Agreed
-from specsplit.values import AS_SET, Control, Estimate, NoDrafts, Plan, PlanChanges
+from specsplit.values import AS_SET, Arm, Control, Estimate, NoDrafts, Plan, PlanChanges
 from specsplit_verifier.policy.account import Account
 from specsplit_verifier.policy.adaptive.controller import Controller
 from specsplit_verifier.policy.arms import Arms
@@ -108,6 +108,11 @@ class Planner:
             self._wanted = control
             self._adapted = self._controller.plan(self._launched, 0)
         self._changes = changes
+
+    @property
+    def arm(self) -> Arm | None:
+        """What drafters do in the step that is in flight; None: it is not tried whether they should rest."""
+        return self._arms.arm if self._arms is not None and self._controller.chooses else None
 
     def estimate(self) -> Estimate | None:
         """The estimate behind the default plan; None: there were no steps yet, or there is nothing to weigh."""
