@@ -27,9 +27,9 @@ class Counter:
     __slots__ = ("value",)
 
     def __init__(self) -> None:
-        self.value = 0
+        self.value: float = 0
 
-    def add(self, count: int = 1) -> None:
+    def add(self, count: float = 1) -> None:
         self.value += count
 
     def stand_at(self, total: int) -> None:
