@@ -47,7 +47,7 @@ class ByDepth:
 
 
 class _Costs:
-    """Where the time of steps goes, how many tokens they read, and what was lost."""
+    """Where the time of steps goes, and how many tokens they read."""
 
     def __init__(self, made: Instruments) -> None:
         self._steps = made.counter(table.STEPS)
@@ -58,25 +58,9 @@ class _Costs:
         self._step_time = made.histogram(table.STEP_TIME)
         self._parts = [made.histogram(part) for part in (table.WAIT_TIME, table.VERIFY_TIME, table.HOST_TIME)]
         self._arms = {arm: made.counter(table.ARM_TIME, arm.value) for arm in Arm}
-        self._round_trip = made.histogram(table.ROUND_TRIP)
-        self._wasted = [made.counter(table.WASTED_NODES, cause) for cause in ("unverified", "late")]
-        self._failovers = made.counter(table.FAILOVERS)
-        self._hand_overs = made.counter(table.HAND_OVERS)
-        self._preemptions = made.counter(table.PREEMPTIONS)
 
     def count(self, step: StepRecord) -> None:
-        """Count one step; of one that was run for other ranks alone no more than what was lost meanwhile."""
-        if not step.idle:
-            self._count_step(step)
-        for counter, nodes in zip(self._wasted, (step.drafts.unverified_nodes, step.drafts.late_nodes), strict=True):
-            counter.add(nodes)
-        self._failovers.add(step.drafts.failovers)
-        self._hand_overs.add(step.drafts.hand_overs)
-        self._preemptions.add(step.kv.preemptions)
-        for seconds in step.drafts.round_trips_s:
-            self._round_trip.observe(seconds)
-
-    def _count_step(self, step: StepRecord) -> None:
+        """Count one step."""
         self._steps.add()
         self._batch_tokens.add(step.tokens)
         self._prefill_tokens.add(step.prefill_tokens)
@@ -88,6 +72,27 @@ class _Costs:
             histogram.observe(part_us * 1e-6)
         if step.arm is not None:
             self._arms[step.arm].add(sum(parts_us) * 1e-6)
+
+
+class _Meanwhile:
+    """Counts what happened between two steps: answers of drafters, and what was lost."""
+
+    def __init__(self, made: Instruments) -> None:
+        self._round_trip = made.histogram(table.ROUND_TRIP)
+        self._wasted = [made.counter(table.WASTED_NODES, cause) for cause in ("unverified", "late")]
+        self._failovers = made.counter(table.FAILOVERS)
+        self._hand_overs = made.counter(table.HAND_OVERS)
+        self._preemptions = made.counter(table.PREEMPTIONS)
+
+    def count(self, step: StepRecord) -> None:
+        """Count what a step tells of it."""
+        for counter, nodes in zip(self._wasted, (step.drafts.unverified_nodes, step.drafts.late_nodes), strict=True):
+            counter.add(nodes)
+        self._failovers.add(step.drafts.failovers)
+        self._hand_overs.add(step.drafts.hand_overs)
+        self._preemptions.add(step.kv.preemptions)
+        for seconds in step.drafts.round_trips_s:
+            self._round_trip.observe(seconds)
 
 
 class _Speculation:
@@ -137,7 +142,7 @@ class VerifierMetrics(Metrics):
     def __init__(self, *, on: bool) -> None:
         super().__init__(Service.VERIFIER, on=on)
         made = self.instruments
-        self._costs = _Costs(made)
+        self._costs, self._meanwhile = _Costs(made), _Meanwhile(made)
         self._speculation = _Speculation(made)
         self._turns = Turns(made)
         self._watchers.append(self._speculation.add_up)
@@ -147,10 +152,12 @@ class VerifierMetrics(Metrics):
         self._drafters_lost = made.counter(table.DRAFTERS_LOST)
 
     def step(self, step: StepRecord) -> None:
-        """Count a step that is over."""
+        """Count a step that is over; of one that was run for other ranks alone no more than what happened meanwhile."""
         if not self.on:
             return
-        self._costs.count(step)
+        if not step.idle:
+            self._costs.count(step)
+        self._meanwhile.count(step)
         if step.turn is not None:
             self._turns.count(step.turn, idle=step.idle)
         if sessions := step.sessions:
