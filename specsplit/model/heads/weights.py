@@ -13,7 +13,7 @@ from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.eagle3 import Eagle3Head
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.layouts import Layout
-from specsplit.model.heads.scaled import scale_of, unscaled
+from specsplit.model.heads.scaled import scales_of, unscaled
 
 _TABLES: Final = ("d2t", "t2d")
 _EXACT: Final = "e_score_correction_bias"
@@ -41,7 +41,7 @@ def _require_tensors(own: Mapping[str, Tensor], checkpoint: Checkpoint, layout: 
         if name != "t2d"
     }
     names = checkpoint.names
-    left_over = layout.left_over(names, [*expected, *map(scale_of, expected)])
+    left_over = layout.left_over(names, [*expected, *(each for name in expected for each in scales_of(name))])
     found = {name: list(shape) for name, shape in checkpoint.shapes([*(expected.keys() & names), *left_over]).items()}
     wrong = [
         *(f"{name} is missing, expected {shape}" for name, shape in sorted(expected.items()) if name not in names),

@@ -81,6 +81,21 @@ def test_in_bfloat16_what_chooses_experts_stays_as_exact_as_it_was(tmp_path: Pat
         assert torch.isfinite(head.logits(step, hidden)).all()
 
 
+@pytest.mark.parametrize("shape", [(-1, 1), (1,), ()])
+def test_weights_of_eight_bits_may_have_a_scale_for_every_row_or_one(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    published = TARGETS["glm4_moe"]
+    tensors, stored = published.tensors(), dict(published.tensors())
+    own = [each for each in published.shapes() if "proj.weight" in each and "eh_proj" not in each]
+    for each in own:
+        scale = (torch.arange(len(tensors[each])) % 3 + 1.0)[:, None] if shape == (-1, 1) else torch.full(shape, 0.5)
+        stored[each], stored[f"{each}_scale"] = (tensors[each] / scale).to(torch.float8_e4m3fn), scale
+        tensors[each] = stored[each].float() * scale
+    assert_trees_match(load(tmp_path / "right", published, stored), published, tensors)
+    stored[f"{own[0]}_scale"] = torch.ones(3)
+    with pytest.raises(LoadError, match=r"_scale is \[3\], expected \[\d+, 1\] or \[1\] or \[\]"):
+        load(tmp_path / "wrong", published, stored)
+
+
 def layers_of(published: MtpTarget, tensors: dict[str, Tensor]) -> tuple[MtpFamily, range]:
     family = family_of(published.config_json, tensors)
     assert family is not None
@@ -101,6 +116,10 @@ def test_weights_of_eight_bits_are_multiplied_by_the_scales_of_their_blocks(tmp_
     }
     folder = write(tmp_path, facts, stored)
     assert_trees_match(load_head(folder, folder, KIND), published, tensors)
+    stored |= {own[0]: stored[own[0]].float()}
+    with pytest.raises(LoadError, match=r"is torch\.float32 with scales, expected float8_e4m3fn"):
+        load_head(write(tmp_path / "twice", facts, stored), folder, KIND)
+    stored |= {own[0]: stored[own[0]].to(torch.float8_e4m3fn)}
     del stored[f"{own[0]}_scale_inv"]
     with pytest.raises(LoadError, match=f"{re.escape(own[0])} is quantised .* and lacks its scales"):
         load_head(write(tmp_path / "lacking", facts, stored), folder, KIND)
