@@ -177,6 +177,7 @@ def run(
         ("eagle3", SAMPLED, 3),
         ("mimo", SAMPLED, 3),
         ("eagle3", PENALISED, 512),
+        ("p-eagle", SAMPLED, 512),
         ("mimo", PENALISED, 3),
     ],
 )
@@ -200,6 +201,7 @@ def test_children_are_those_of_the_reference_on_every_path_after_hits_and_misses
         ("eagle3", SAMPLED, 3, 2),
         ("nextn", Sampling(), 512, 5),
         ("eagle3", Sampling(), 512, 4),
+        ("p-eagle", Sampling(), 512, 4),
     ],
 )
 def test_nodes_that_were_drawn_in_one_go_are_those_of_the_reference_and_so_is_what_grows_below_them(
@@ -212,7 +214,7 @@ def test_nodes_that_were_drawn_in_one_go_are_those_of_the_reference_and_so_is_wh
     assert proposer.pages.used == 0
 
 
-@pytest.mark.parametrize(("name", "most_tokens"), [("eagle3", 12), ("mimo", 8)])
+@pytest.mark.parametrize(("name", "most_tokens"), [("eagle3", 12), ("p-eagle", 12), ("mimo", 8)])
 def test_captured_forwards_propose_the_same(name: str, most_tokens: int) -> None:
     proposer, head, buckets = Checked(name), head_of(name), Buckets(most_tokens, 4)
     for step, runner in enumerate(proposer.model.runners):

@@ -10,8 +10,8 @@ from specsplit.errors import LoadError
 from specsplit.model.attention.support import check_config
 from specsplit.model.layers.text_config import text_config
 
-_TWINS: Final = {"mimo": "qwen2"}
-"""Architectures that transformers does not know, and the one of its own that their layers are: MiMo-7B's are Qwen2's."""
+_TWINS: Final = {"mimo": "qwen2", "kimi_k2": "deepseek_v3"}
+"""Architectures that transformers does not know, and its own that their layers are: MiMo-7B's are Qwen2's, Kimi K2's DeepSeek-V3's."""
 
 
 def architecture(facts: dict[str, Any], max_context: int | None = None) -> PretrainedConfig:

@@ -15,22 +15,29 @@ EAGLE_READ: Final = frozenset(
     {"bias", "head_dim", "model_type", "qkv_bias", "rope_theta", "rope_scaling", "speculators_model_type"}
 )
 """Settings of EAGLE heads that are read, or that the names of the tensors tell too, beside those of their decoder layers."""
-EAGLE3_READ: Final = EAGLE_READ | {
-    "draft_vocab_size",
-    "eagle_aux_hidden_state_layer_ids",
-    "fc_norm",
-    "has_lm_head",
-    "logit_scale",
-    "mask_token_id",
-    "norm_before_fc",
-    "norm_before_residual",
-    "norm_output",
-    "num_aux_hidden_states",
-    "pard_token",
-    "ptd_token_id",
-    "target_hidden_size",
-}
-"""Settings of EAGLE-3 heads that are read beside those of their decoder layers, the ones of EAGLE included."""
+_OF_EXPERTS: Final = frozenset(
+    {"aux_loss_alpha", "ep_size", "moe_layer_freq", "scoring_func", "seq_aux", "topk_method"}
+)
+EAGLE3_READ: Final = (
+    EAGLE_READ
+    | _OF_EXPERTS
+    | {
+        "draft_vocab_size",
+        "eagle_aux_hidden_state_layer_ids",
+        "fc_norm",
+        "has_lm_head",
+        "logit_scale",
+        "mask_token_id",
+        "norm_before_fc",
+        "norm_before_residual",
+        "norm_output",
+        "num_aux_hidden_states",
+        "pard_token",
+        "ptd_token_id",
+        "target_hidden_size",
+    }
+)
+"""Settings of EAGLE-3 heads that are read beside those of their decoder layers, and those of experts, which they have none of."""
 _NESTED: Final = ("transformer_layer_config", "eagle_config")
 HARMLESS: Final = frozenset(
     {
@@ -48,9 +55,10 @@ HARMLESS: Final = frozenset(
         "forced_eos_token_id", "pad_token_id", "sep_token_id", "suppress_tokens", "unk_token_id",
         # how the head alone would write or classify texts
         "bad_words_ids", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
-        "exponential_decay_length_penalty", "finetuning_task", "id2label", "label2id", "length_penalty", "max_length", "min_length",
+        "exponential_decay_length_penalty", "finetuning_task", "id2label", "is_decoder",
+        "label2id", "length_penalty", "max_length", "min_length",
         "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states",
-        "output_scores", "prefix", "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict",
+        "output_scores", "prefix", "problem_type", "pruned_heads", "remove_invalid_values", "repetition_penalty", "return_dict",
         "return_dict_in_generate", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "top_k", "top_p",
         "typical_p",
         # the names of the tensors tell
@@ -76,7 +84,8 @@ def require_known(folder: Path, facts: dict[str, Any], layers: PretrainedConfig,
 
     A setting that is unknown passes only if it says null or false, as good as nothing. Raises LoadError naming those that do not.
     """
-    known = {*signature(type(layers)).parameters, *type(layers).attribute_map, *read, *HARMLESS, *_NESTED}
+    own, renamed = signature(type(layers)).parameters, type(layers).attribute_map
+    known = {*own, *renamed, *renamed.values(), *read, *HARMLESS, *_NESTED}
     places = {"": facts, **{f"{name}.": facts.get(name) or {} for name in _NESTED}}
     wrong = [
         f"{where}{key} = {said!r}"

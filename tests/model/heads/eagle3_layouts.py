@@ -44,6 +44,30 @@ LATENT: dict[str, Any] = {
     "n_routed_experts": 4,
     "rms_norm_eps": 1e-6,
 }
+KIMI: dict[str, Any] = {
+    **LATENT,
+    "model_type": "kimi_k2",
+    "q_lora_rank": 16,
+    "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+    "aux_loss_alpha": 0.001,
+    "ep_size": 1,
+    "first_k_dense_replace": 1,
+    "is_decoder": False,
+    "moe_intermediate_size": 16,
+    "moe_layer_freq": 1,
+    "n_group": 1,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 2,
+    "num_nextn_predict_layers": 0,
+    "pruned_heads": {},
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "seq_aux": True,
+    "topk_group": 1,
+    "topk_method": "noaux_tc",
+}
+"""What ModelOpt writes for Kimi K2, experts that its head has not among it."""
 WINDOWS: dict[str, Any] = {
     "model_type": "qwen3",
     "num_hidden_layers": 2,
@@ -128,6 +152,7 @@ LAYOUTS3: dict[str, Layout3] = {
     "latents, two layers, plain queries": layout3(
         {**LATENT, "q_lora_rank": None, "num_hidden_layers": 2, "norm_output": True}, first="layers.0"
     ),
+    "modelopt, latents": layout3({**KIMI, "eagle_config": MODELOPT}, first="layers.0", features=(1, 4, 7)),
     "windows": layout3(WINDOWS),
     "a wider target": layout3(
         {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from specsplit.errors import LoadError
 from specsplit.features import FeatureNeed
 from specsplit.model import Row, RowPages
 from specsplit.model.heads import Head, HeadRunner, load_head, projection_of
+from specsplit.model.heads.known_keys import HARMLESS
 from specsplit.values import DrafterKind
 from tests.model.heads.eagle3_formula import Formula
 from tests.model.heads.eagle3_layouts import LAYOUTS3, MODELOPT, WIDE, Layout3, features_for, layout3
@@ -177,6 +178,28 @@ class TestSettings:
             assert head.variant.norm_before_residual is (kind == "eagle3")
 
 
+class TestTarget:
+    """What a head has itself it does not share with its target, whatever that does with its own."""
+
+    OWN: ClassVar = layout3({}, {"embed_tokens.weight": (VOCAB, HIDDEN)})
+
+    def test_a_target_that_scales_is_no_matter_to_a_head_with_both_ends(self, tmp_path: Path) -> None:
+        ends = {name: torch.zeros(VOCAB, HIDDEN) for name in ("model.embed_tokens.weight", "lm_head.weight")}
+        facts = {**TARGET_FACTS, "model_type": "granite", "embedding_multiplier": 12.0, "logits_scaling": 8.0}
+        scaled = write(tmp_path / "scaled", facts, ends)
+        head = load_head(write(tmp_path / "head", self.OWN.facts, self.OWN.tensors()), scaled, DrafterKind.EAGLE3)
+        assert torch.equal(head.target.embeddings, self.OWN.tensors()["embed_tokens.weight"])
+        assert head.target.lm_head is None
+        shared = layout3({})
+        with pytest.raises(LoadError, match=r"granite target: embedding_multiplier$"):
+            load_head(write(tmp_path / "shared", shared.facts, shared.tensors()), scaled, DrafterKind.EAGLE3)
+
+    def test_a_target_whose_embeddings_are_quantised_is_none_either(self, tmp_path: Path) -> None:
+        ends = {"model.embed_tokens.weight": torch.zeros(VOCAB, HIDDEN, dtype=torch.int8)}
+        quantised = write(tmp_path / "target", TARGET_FACTS, ends)
+        load_head(write(tmp_path / "head", self.OWN.facts, self.OWN.tensors()), quantised, DrafterKind.EAGLE3)
+
+
 class TestUnknown:
     @pytest.mark.parametrize(
         ("facts", "named"),
@@ -210,12 +233,14 @@ class TestUnknown:
     def test_what_changes_no_number_and_what_is_not_set_are_passed_over(self, tmp_path: Path, target: Path) -> None:
         layout = layout3({})
         plain = load_head(write(tmp_path / "plain", layout.facts, layout.tensors()), target, DrafterKind.EAGLE3)
+        typed = {
+            "auto_map": {"": "x.Y"}, "id2label": {"0": "a"}, "torch_dtype": "bfloat16", "attn_implementation": "eager",
+            "_attn_implementation": "eager", "_attn_implementation_internal": "eager",
+        }  # fmt: skip
         harmless = {
-            "_name_or_path": "somewhere", "torch_dtype": "bfloat16", "transformers_version": "4.57.1", "use_cache": False,
-            "bos_token_id": 3, "eos_token_id": [5, 6], "pad_token_id": 2, "initializer_range": 0.5, "attention_dropout": 0.5,
-            "max_window_layers": 36, "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
-            "pretraining_tp": 4, "target_model_type": "qwen3", "ttt_length": 7, "temperature": 0.3, "auto_map": {"": "x.Y"},
-            "layer_types": ["full_attention"], "new_and_off": False, "new_and_empty": None,
+            **dict.fromkeys(HARMLESS, 1), **typed, "initializer_range": 0.5, "tie_word_embeddings": True, "use_cache": False,
+            "layer_types": ["full_attention"], "use_sliding_window": False, "sliding_window": None, "is_causal": True,
+            "topk_method": "greedy", "new_and_off": False, "new_and_empty": None,
         }  # fmt: skip
         head = load_head(
             write(tmp_path / "head", {**layout.facts, **harmless}, layout.tensors()), target, DrafterKind.EAGLE3

@@ -40,6 +40,8 @@ from tests.model.heads.published import (
 )
 from tests.support.rounding import assert_same_sums
 
+NORMS = Eagle3Variant(norm_before_residual=True, fc_norm=True, norm_output=True, logit_scale=0.25)
+
 
 def config(facts: dict[str, Any] = TARGET_FACTS) -> Any:
     return LlamaConfig.from_dict(facts)
@@ -54,6 +56,10 @@ def heads(ends: TargetEmbeddings) -> dict[str, Head]:
         "eagle": EagleHead(config(), ends),
         "eagle3": reduced,
         "eagle3, whole vocabulary": Eagle3Head(config(), ends, layers=(0, 4, 8), bias=True),
+        "eagle3, two layers and norms": Eagle3Head(config(), ends, layers=(2, 5), num_blocks=2, variant=NORMS),
+        "p-eagle": Eagle3Head(
+            config(), ends, layers=(1, 4, 7), variant=Eagle3Variant(norm_before_fc=True, mask_token=9)
+        ),
         "mimo": MtpHead([config()] * 3, ends),
         "deepseek": MtpHead([config()] * 2, ends, formula=DEEPSEEK.formula),
         "recurrent": MtpHead([config()], ends, recurrent=True),
@@ -68,7 +74,17 @@ def ends(target: Path) -> TargetEmbeddings:
 
 @pytest.mark.parametrize(
     "name",
-    ["eagle", "eagle3", "eagle3, whole vocabulary", "mimo", "deepseek", "recurrent", "recurrent, embedding first"],
+    [
+        "eagle",
+        "eagle3",
+        "eagle3, whole vocabulary",
+        "eagle3, two layers and norms",
+        "p-eagle",
+        "mimo",
+        "deepseek",
+        "recurrent",
+        "recurrent, embedding first",
+    ],
 )
 def test_a_saved_head_comes_back(tmp_path: Path, target: Path, ends: TargetEmbeddings, name: str) -> None:
     torch.manual_seed(5)
@@ -76,6 +92,7 @@ def test_a_saved_head_comes_back(tmp_path: Path, target: Path, ends: TargetEmbed
     save_head(head, tmp_path)
     back = load_head(tmp_path, target, head.shape.kind, attn_implementation="sdpa")
     assert {**vars(back.shape), "model": ""} == vars(head.shape)
+    assert getattr(back, "variant", None) == getattr(head, "variant", None)
     ours, theirs = head.own_tensors(), back.own_tensors()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)

@@ -17,6 +17,7 @@ from specsplit.model.heads import Head, HeadRunner, MtpHead, TargetEmbeddings, l
 from specsplit.model.layers.sharded import ShardedMlp
 from specsplit.model.ranks.mesh import TorchMesh
 from specsplit.values import DrafterKind
+from tests.model.heads.eagle3_layouts import LAYOUTS3
 from tests.model.heads.published import EVERYBODY, TARGET_FACTS, write
 from tests.support.ranks import run_ranks
 from tests.support.rounding import assert_same_sums
@@ -50,6 +51,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory, target: Path) -> list[Fold
         published = EVERYBODY[name]
         folder = write(tmp_path_factory.mktemp("head"), published.facts, published.tensors(), "single")
         made.append((folder, folder if published.inside_target else target, published.kind))
+    for name in ("windows", "latents, two layers, plain queries"):
+        layout = LAYOUTS3[name]
+        folder = write(tmp_path_factory.mktemp("head"), layout.facts, layout.tensors())
+        made.append((folder, target, DrafterKind.EAGLE3))
     return made
 
 
