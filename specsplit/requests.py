@@ -7,6 +7,7 @@ from typing import Final
 
 from specsplit.errors import InvalidRequest
 from specsplit.splitmix import GOLDEN, draw
+from specsplit.stream_interval import check_stream_interval
 from specsplit.values import (
     FinishReason,
     NoDrafts,
@@ -84,9 +85,12 @@ class GenerateRequest:
     """Tokens of the answer that the caller has already, from the front, of the same request: only the rest is generated and streamed."""
     priority: int = 0
     """Among requests that wait, those of higher priority are served first."""
+    stream_interval: int = 1
+    """Tokens of a choice that are sent at once, at least; the first are sent as they come."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
+        check_stream_interval(self.stream_interval)
         check_name("request_id", self.request_id)
         check_name("drafter", self.drafter or "")
         if not 0 <= self.priority <= MAX_PRIORITY:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specsplit.errors import InvalidRequest
+from specsplit.stream_interval import check_stream_interval
 from specsplit.values import (
     Endpoint,
     FinishReason,
@@ -42,6 +43,8 @@ class DecodeRequest:
     """How many of the tokens, at the end, were generated earlier, here or elsewhere. They are not sent again, and count as generated."""
     scope: bytes = b""
     """Whose session it is (`specsplit.identity.scope_of`), for its drafters; empty: like no other session."""
+    stream_interval: int = 1
+    """Tokens that are sent at once, at least; the first are sent as they come."""
     session: int = 0
     """The number that the verifier has given the session. This and the next are not part of the message."""
     traceparent: str = ""
@@ -49,6 +52,7 @@ class DecodeRequest:
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
+        check_stream_interval(self.stream_interval)
         if self.committed and self.committed >= len(self.tokens):
             raise InvalidRequest(
                 "committed",

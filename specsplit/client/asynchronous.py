@@ -10,7 +10,7 @@ from typing import Self, Unpack
 
 import grpc
 
-from specsplit.client.options import Options, Promptable, check_timeout, make_request
+from specsplit.client.options import Options, Promptable, check_timeout, make_request, make_whole_request
 from specsplit.client.received import Received
 from specsplit.client.result import Gatherer, Result
 from specsplit.errors import Cancelled, Unavailable
@@ -38,7 +38,7 @@ class AsyncClient:
         self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]
     ) -> Result:
         """Generate, and return the whole result."""
-        request = make_request(prompt, **options)
+        request = make_whole_request(prompt, **options)
         gatherer = Gatherer(request.n)
         async with aclosing(self.send(request, timeout_s)) as events:
             async for event in events:
@@ -62,9 +62,9 @@ class AsyncClient:
         try:
             with self._typed_failures():
                 async for message in call:
-                    event = wire.generate_event(message)
-                    received.add(event)
-                    yield event
+                    for event in wire.generate_events(message):
+                        received.add(event)
+                        yield event
         except Unavailable as error:
             broken = received.broken(error)
             if broken is error:

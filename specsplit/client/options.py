@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import SupportsFloat, SupportsIndex, TypeAlias, TypedDict, Unpack, cast
+from typing import Final, SupportsFloat, SupportsIndex, TypeAlias, TypedDict, Unpack, cast
 
 from specsplit.errors import InvalidRequest
 from specsplit.requests import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokenPrompt
@@ -59,8 +59,21 @@ class Options(TypedDict, total=False):
     """
     priority: int
     """0 (the default) to 9: of those that wait the higher is served first, as far as the operator allows."""
+    stream_interval: int
+    """Tokens of a choice that are sent at once, at least, 1 to 1,024; the first are sent as they come. More is less work for all services,
+    and a stream that breaks takes the rest with it. `stream` has 1 where it is left out, `generate` 32."""
     request_id: str
     """For logs and traces; drawn if left out."""
+
+
+WHOLE: Final = 32
+"""The stream interval of a caller who waits for the whole answer. What a verifier that is lost takes with it has to be decoded again."""
+
+
+def make_whole_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequest:
+    """The request of a caller who waits for the whole answer; see `make_request`."""
+    options.setdefault("stream_interval", WHOLE)
+    return make_request(prompt, **options)
 
 
 def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequest:
@@ -95,6 +108,7 @@ def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequ
         n=options.get("n", 1),
         resume_from=tuple(options.get("resume_from", ())),
         priority=options.get("priority", 0),
+        stream_interval=options.get("stream_interval", 1),
     )
 
 
@@ -184,6 +198,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType
         "plan": (lambda value: isinstance(value, PlanChanges), "PlanChanges"),
         "n": (_is_integer, "an integer"),
         "priority": (_is_integer, "an integer"),
+        "stream_interval": (_is_integer, "an integer"),
         "logprobs": (_or_none(_is_integer), "an integer or None"),
         "resume_from": (_is_integers, "integers"),
         "request_id": (_is_text, "a text"),

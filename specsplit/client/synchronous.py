@@ -10,7 +10,7 @@ from typing import Self, Unpack
 import grpc
 
 from specsplit.client.interrupts import undisturbed
-from specsplit.client.options import Options, Promptable, check_timeout, make_request
+from specsplit.client.options import Options, Promptable, check_timeout, make_request, make_whole_request
 from specsplit.client.received import Received
 from specsplit.client.result import Gatherer, Result
 from specsplit.errors import Cancelled, Unavailable
@@ -39,7 +39,7 @@ class Client:
 
     def generate(self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Result:
         """Generate, and return the whole result."""
-        request = make_request(prompt, **options)
+        request = make_whole_request(prompt, **options)
         gatherer = Gatherer(request.n)
         with closing(self.send(request, timeout_s)) as events:
             for event in events:
@@ -62,9 +62,9 @@ class Client:
         try:
             with self._typed_failures():
                 for message in call:
-                    event = wire.generate_event(message)
-                    received.add(event)
-                    yield event
+                    for event in wire.generate_events(message):
+                        received.add(event)
+                        yield event
         except Unavailable as error:
             broken = received.broken(error)
             if broken is error:

@@ -67,6 +67,7 @@ def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
         n=request.n,
         resume_from=request.resume_from,
         priority=request.priority,
+        stream_interval=request.stream_interval,
     )
     if not request.seeded:
         message.sampling.ClearField("seed")
@@ -93,6 +94,7 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
         n=message.n if message.HasField("n") else 1,
         resume_from=tuple(message.resume_from),
         priority=message.priority,
+        stream_interval=message.stream_interval or 1,
     )
 
 
@@ -119,33 +121,44 @@ def _prompt_from_wire(message: pb.GenerateRequest) -> Prompt:
             raise InvalidRequest("prompt", "is absent, expected text, chat or tokens")
 
 
-def generate_response(event: GenerateEvent) -> pb.GenerateResponse:
-    """Write one event as one message."""
+def generate_response(event: GenerateEvent, earlier: Iterable[Delta] = ()) -> pb.GenerateResponse:
+    """Write one event, and deltas before it that were held back, as one message."""
+    held = map(_delta_to_wire, earlier)
     if isinstance(event, Done):
-        return pb.GenerateResponse(done=_done_to_wire(event))
-    return pb.GenerateResponse(
-        delta=pb.DeltaEvent(
-            text=event.text,
-            token_ids=event.tokens,
-            num_correct_drafts=event.num_correct_drafts,
-            logprobs=common.logprobs_to_wire(event.logprobs),
-            index=event.index,
-        )
+        return pb.GenerateResponse(done=_done_to_wire(event), earlier=held)
+    return pb.GenerateResponse(delta=_delta_to_wire(event), earlier=held)
+
+
+def _delta_to_wire(delta: Delta) -> pb.DeltaEvent:
+    return pb.DeltaEvent(
+        text=delta.text,
+        token_ids=delta.tokens,
+        num_correct_drafts=delta.num_correct_drafts,
+        logprobs=common.logprobs_to_wire(delta.logprobs),
+        index=delta.index,
     )
 
 
-def generate_event(message: pb.GenerateResponse) -> GenerateEvent:
-    """The event of one message. Raises InvalidRequest if there is none or it is too long, Incompatible if the message is none at all."""
+def generate_events(message: pb.GenerateResponse) -> list[GenerateEvent]:
+    """The events of one message, in order; the last is what it was sent for.
+
+    Raises InvalidRequest if that is absent or one is too long, Incompatible if the message is none at all.
+    """
     check(message)
+    events: list[GenerateEvent] = [_delta_from_wire("earlier", each) for each in message.earlier]
     match message.WhichOneof("event"):
         case "delta":
-            delta = message.delta
-            logprobs = common.logprobs_from_wire("delta.logprobs", delta.logprobs, delta.token_ids)
-            return Delta(delta.text, tuple(delta.token_ids), delta.num_correct_drafts, logprobs, delta.index)
+            events.append(_delta_from_wire("delta", message.delta))
         case "done":
-            return _done_from_wire(message.done)
+            events.append(_done_from_wire(message.done))
         case _:
             raise InvalidRequest("event", "is absent, expected delta or done")
+    return events
+
+
+def _delta_from_wire(field: str, delta: pb.DeltaEvent) -> Delta:
+    logprobs = common.logprobs_from_wire(f"{field}.logprobs", delta.logprobs, delta.token_ids)
+    return Delta(delta.text, tuple(delta.token_ids), delta.num_correct_drafts, logprobs, delta.index)
 
 
 def _done_to_wire(done: Done) -> pb.DoneEvent:

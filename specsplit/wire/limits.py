@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from specsplit.errors import InvalidRequest
 from specsplit.prefix import REPORTED
+from specsplit.stream_interval import MAX_STREAM_INTERVAL
 from specsplit.values import MAX_BIASES, MAX_LOGPROBS
 from specsplit.values.checks import MAX_NAME
 from specsplit.values.host import MAX_CORE_RANGES
@@ -47,6 +48,8 @@ MAX_EVENTS = 2_048
 """Events of one message of a Draft stream."""
 MAX_MALFORMED_EVENTS = 64
 """Malformed events in one message of a Draft stream: each ends its session, and more of them end the stream."""
+MAX_HELD = 2 * MAX_STREAM_INTERVAL
+"""Events that are sent behind one another in one message, since they were held back."""
 MAX_MEMBERS = 2_048
 """Members of a cluster, and with that of a roster."""
 MAX_CONTROLLERS = 16
@@ -110,6 +113,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "ChatMessage.role": Limit(length=MAX_ROLE),
         "ChatMessage.content": Limit(length=MAX_TEXT),
         "TokenPrompt.token_ids": _TOKENS,
+        "GenerateResponse.earlier": Limit(entries=MAX_HELD),
         "DeltaEvent.text": Limit(length=MAX_TEXT),
         "DeltaEvent.token_ids": _TOKENS,
         "DoneEvent.request_id": _NAME,
@@ -148,6 +152,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "DecodeRequest.request_id": _NAME,
         "DecodeRequest.token_ids": _TOKENS,
         "DecodeRequest.scope": _SCOPE,
+        "DecodeResponse.earlier": Limit(entries=MAX_HELD),
         "DrafterAddress.member_id": _NAME,
         "DrafterAddress.address": _NAME,
         "TokensEvent.token_ids": _PATH,

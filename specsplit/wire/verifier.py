@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from specsplit.errors import InvalidRequest
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Preempted, Tokens
 from specsplit.settings.address import check_dialable
@@ -39,6 +41,7 @@ def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
         any_drafter=request.any_drafter,
         committed=request.committed,
         scope=request.scope,
+        stream_interval=request.stream_interval,
     )
 
 
@@ -66,63 +69,80 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
         message.any_drafter,
         message.committed,
         message.scope,
+        message.stream_interval or 1,
     )
 
 
-def decode_response(event: DecodeEvent) -> pb.DecodeResponse:
-    """Write one event as one message."""
+def decode_response(event: DecodeEvent, earlier: Iterable[Tokens] = ()) -> pb.DecodeResponse:
+    """Write one event, and tokens before it that were held back, as one message."""
+    held = map(_tokens_to_wire, earlier)
     if isinstance(event, Tokens):
-        return pb.DecodeResponse(
-            tokens=pb.TokensEvent(
-                token_ids=event.tokens,
-                num_correct_drafts=event.num_correct_drafts,
-                speculation=common.speculation_to_wire(event.speculation),
-                logprobs=common.logprobs_to_wire(event.logprobs),
-                cached_prompt_tokens=event.cached_prompt_tokens,
-                no_drafts=no_drafts_to_wire(event.no_drafts),
-            )
-        )
+        return pb.DecodeResponse(tokens=_tokens_to_wire(event), earlier=held)
     if isinstance(event, Preempted):
-        return pb.DecodeResponse(preempted=pb.PreemptedEvent())
-    return pb.DecodeResponse(
-        finished=pb.FinishedEvent(
-            reason=common.reason_to_wire(event.reason),
-            stop_token_id=event.stop_token,
-            usage=common.usage_to_wire(event.usage),
-            speculation=common.speculation_to_wire(event.speculation),
-            no_drafts=no_drafts_to_wire(event.no_drafts),
-        )
+        return pb.DecodeResponse(preempted=pb.PreemptedEvent(), earlier=held)
+    return pb.DecodeResponse(finished=_finished_to_wire(event), earlier=held)
+
+
+def _tokens_to_wire(event: Tokens) -> pb.TokensEvent:
+    return pb.TokensEvent(
+        token_ids=event.tokens,
+        num_correct_drafts=event.num_correct_drafts,
+        speculation=common.speculation_to_wire(event.speculation),
+        logprobs=common.logprobs_to_wire(event.logprobs),
+        cached_prompt_tokens=event.cached_prompt_tokens,
+        no_drafts=no_drafts_to_wire(event.no_drafts),
     )
 
 
-def decode_event(message: pb.DecodeResponse) -> DecodeEvent:
-    """The event of one message. Raises InvalidRequest if there is none or it is too long, Incompatible if the message is none at all."""
+def _finished_to_wire(event: Finished) -> pb.FinishedEvent:
+    return pb.FinishedEvent(
+        reason=common.reason_to_wire(event.reason),
+        stop_token_id=event.stop_token,
+        usage=common.usage_to_wire(event.usage),
+        speculation=common.speculation_to_wire(event.speculation),
+        no_drafts=no_drafts_to_wire(event.no_drafts),
+    )
+
+
+def decode_events(message: pb.DecodeResponse) -> list[DecodeEvent]:
+    """The events of one message, in order; the last is what it was sent for.
+
+    Raises InvalidRequest if that is absent or one is too long, Incompatible if the message is none at all.
+    """
     check(message)
+    events: list[DecodeEvent] = [_tokens_from_wire("earlier", each) for each in message.earlier]
     match message.WhichOneof("event"):
         case "tokens":
-            tokens = message.tokens
-            if tokens.num_correct_drafts > len(tokens.token_ids):
-                raise InvalidRequest(
-                    "tokens.num_correct_drafts", f"is {tokens.num_correct_drafts}, with {len(tokens.token_ids)} tokens"
-                )
-            return Tokens(
-                tuple(tokens.token_ids),
-                tokens.num_correct_drafts,
-                common.speculation_from_wire(tokens.speculation),
-                common.logprobs_from_wire("tokens.logprobs", tokens.logprobs, tokens.token_ids),
-                tokens.cached_prompt_tokens,
-                no_drafts_from_wire("tokens.no_drafts", tokens.no_drafts) if tokens.HasField("no_drafts") else None,
-            )
+            events.append(_tokens_from_wire("tokens", message.tokens))
         case "finished":
-            finished = message.finished
-            return Finished(
-                common.reason_from_wire(finished.reason),
-                finished.stop_token_id if finished.HasField("stop_token_id") else None,
-                common.usage_from_wire(finished.usage),
-                common.speculation_from_wire(finished.speculation),
-                no_drafts_from_wire("finished.no_drafts", finished.no_drafts),
-            )
+            events.append(_finished_from_wire(message.finished))
         case "preempted":
-            return Preempted()
+            events.append(Preempted())
         case _:
             raise InvalidRequest("event", "is absent, expected tokens, preempted or finished")
+    return events
+
+
+def _tokens_from_wire(field: str, message: pb.TokensEvent) -> Tokens:
+    if message.num_correct_drafts > len(message.token_ids):
+        raise InvalidRequest(
+            f"{field}.num_correct_drafts", f"is {message.num_correct_drafts}, with {len(message.token_ids)} tokens"
+        )
+    return Tokens(
+        tuple(message.token_ids),
+        message.num_correct_drafts,
+        common.speculation_from_wire(message.speculation),
+        common.logprobs_from_wire(f"{field}.logprobs", message.logprobs, message.token_ids),
+        message.cached_prompt_tokens,
+        no_drafts_from_wire(f"{field}.no_drafts", message.no_drafts) if message.HasField("no_drafts") else None,
+    )
+
+
+def _finished_from_wire(message: pb.FinishedEvent) -> Finished:
+    return Finished(
+        common.reason_from_wire(message.reason),
+        message.stop_token_id if message.HasField("stop_token_id") else None,
+        common.usage_from_wire(message.usage),
+        common.speculation_from_wire(message.speculation),
+        no_drafts_from_wire("finished.no_drafts", message.no_drafts),
+    )

@@ -31,6 +31,7 @@ EDGES: dict[str, tuple[Any, Any]] = {
     "logprobs": (20, 21),
     "resume_from": ([UINT32_MAX], [UINT32_MAX + 1]),
     "priority": (9, 10),
+    "stream_interval": (1024, 1025),
 }
 """Every option that holds numbers: its largest value, and one beyond."""
 BESIDE: dict[str, dict[str, Any]] = {"resume_from": {"seed": 1}}

@@ -91,6 +91,7 @@ def test_every_option_reaches_the_coordinator(client: Client, coordinator: Scrip
         plan=PlanChanges(topk=2),
         logprobs=2,
         n=1,
+        stream_interval=7,
         request_id="mine",
     )
     assert coordinator.asked == [
@@ -104,6 +105,7 @@ def test_every_option_reaches_the_coordinator(client: Client, coordinator: Scrip
             "ngram",
             PlanChanges(topk=2),
             2,
+            stream_interval=7,
         )
     ]
 

@@ -107,7 +107,7 @@ async def test_the_next_call_shows_the_new_certificate_and_a_running_one_goes_on
         roles.write_text('new = ["member"]\n')  # the old one is nobody any more, but for what runs
         named.may_end.set()
         for session in (running, beside, after):
-            assert [type(event) for event in [event async for event in session]] == [Finished]
+            assert [type(event) for events in [events async for events in session] for event in events] == [Finished]
     await client.close()
     await server.stop()
 

@@ -45,9 +45,9 @@ class Steady:
         request: DecodeRequest,
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
-    ) -> AsyncGenerator[DecodeEvent, None]:
+    ) -> AsyncGenerator[list[DecodeEvent], None]:
         for steps in count(1):
-            yield Tokens((5,), 0, SpeculationStatistics(steps=steps))
+            yield [Tokens((5,), 0, SpeculationStatistics(steps=steps))]
 
 
 class Crowd:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 
 from specsplit.client import ChatMessage, ChatPrompt
+from specsplit.client.options import WHOLE, make_request
 from specsplit.errors import (
     ContextExceeded,
     DeadlineExceeded,
@@ -19,11 +21,12 @@ from specsplit.errors import (
     Unavailable,
 )
 from specsplit.features import LAST, FeatureFormat, FeatureNeed
-from specsplit.requests import Delta, Done
+from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.rpc import dial
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import DrafterKind, FinishReason, PlanChanges, SpeculationStatistics, Usage
+from specsplit.wire.coordinator import generate_events, generate_to_wire
 from specsplit_coordinator.members.member_state import KIND_ORDER
 from specsplit_coordinator.requests import generation
 from tests.support.eventually import eventually
@@ -367,3 +370,62 @@ async def test_a_caller_that_has_all_of_its_answer_is_told_that_it_is_over(clust
     result = await cluster.client.generate("zero", stop=["wo"], resume_from=earlier)
     assert (result.text, result.reason, result.done.matched_stop) == ("", FinishReason.STOP, "wo")
     assert verifier.asked == []
+
+
+async def messages(cluster: Cluster, interval: int, **options: Any) -> list[list[GenerateEvent]]:
+    """The events of an answer, by the message that they come in; an error ends them."""
+    request = generate_to_wire(make_request("x", stream_interval=interval, **options))
+    found: list[list[GenerateEvent]] = []
+    async with dial(cluster.address) as channel:
+        try:
+            async for message in coordinator_pb2_grpc.CoordinatorServiceStub(channel).Generate(request):
+                found.append(generate_events(message))
+        except grpc.aio.AioRpcError:
+            return found
+    return found
+
+
+def tokens_of(event: GenerateEvent) -> tuple[int, ...] | None:
+    return event.tokens if isinstance(event, Delta) else None
+
+
+async def test_output_is_held_back_until_there_is_as_much_as_the_caller_wants_at_once(
+    cluster: Cluster, say: Say
+) -> None:
+    await cluster.add_verifier(say((5, 6), (7,), (8,), (9, 10), (11,)))
+    held = await messages(cluster, 4)
+    assert [list(map(tokens_of, each)) for each in held] == [
+        [(5,)], [(6,), (7,), (8,), (9,)], [(10,), (11,), None],
+    ]  # fmt: skip
+    alone = await messages(cluster, 1)
+    assert [event for each in held for event in each][:-1] == [event for each in alone for event in each][:-1]
+    assert all(len(each) == 1 for each in alone)
+
+
+async def test_choices_hold_their_output_back_each_for_itself(cluster: Cluster, say: Say) -> None:
+    await cluster.add_verifier(say((5,), (6,), (7,), (8,)))
+    found = await messages(cluster, 3, n=2, temperature=1.0)
+    for index in range(2):
+        own = [list(map(tokens_of, each)) for each in found if each[-1].index == index]
+        assert own == [[(5,)], [(6,), (7,), (8,)], [None]]
+
+
+async def test_what_was_held_back_comes_before_the_error_that_ends_the_answer(cluster: Cluster) -> None:
+    async def script(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        for number in range(3):
+            yield Tokens((5 + number,), 0, SpeculationStatistics(steps=number + 1))
+        raise InvalidRequest("prompt", "is not to my taste")
+
+    await cluster.add_verifier(script)
+    assert [list(map(tokens_of, each)) for each in await messages(cluster, 9)] == [[(5,)], [(6,), (7,)]]
+
+
+async def test_who_waits_for_the_whole_answer_has_verifiers_hold_it_back_unless_a_text_may_end_it(
+    cluster: Cluster, say: Say
+) -> None:
+    verifier = await cluster.add_verifier(say((5, 6)))
+    await cluster.client.generate("x")
+    await cluster.client.generate("x", stop=["never"])
+    await cluster.client.generate("x", stream_interval=2)
+    assert [event async for event in cluster.client.stream("x")]
+    assert [request.stream_interval for request in verifier.asked] == [WHOLE, 1, 2, 1]

@@ -55,6 +55,7 @@ class Heard:
     def receive(self, request: LoggedRequest, tokens: int, seconds: float, steps: int = 1, choice: int = 0) -> None:
         """`tokens` of a choice come `seconds` later, after so many `steps` of its own."""
         self.clock.advance(seconds)
+        request.choices[choice].burst(tokens)
         request.choices[choice].received(
             Tokens((5,) * tokens, 0, SpeculationStatistics(steps=steps, accepted=tokens - 1))
         )
@@ -73,6 +74,19 @@ def test_a_request_is_worked_through_by_hand() -> None:
     assert (heard.first, heard.bursts, heard.ends) == ([0.5], [(4, 0.25)], [("stop", 1.0)])
     assert (request.tokens, heard.log.totals) == (7, Totals(arrived=1, tokens=7, steps=3, accepted=3))
     assert heard.log.find(1) is request
+
+
+def test_tokens_of_several_steps_that_come_at_once_are_one_burst() -> None:
+    heard = Heard()
+    with heard.log.track(ASKED, lambda: None) as request:
+        heard.receive(request, 1, 0.5)
+        heard.clock.advance(0.25)
+        request.choices[0].burst(5)
+        for steps, accepted in ((2, 1), (3, 3)):
+            request.choices[0].received(Tokens((5,), 0, SpeculationStatistics(steps=steps, accepted=accepted)))
+        request.choices[0].burst(0)
+    assert heard.bursts == [(5, 0.25)]
+    assert (request.tokens, heard.log.totals.tokens, heard.log.totals.steps) == (6, 6, 3)
 
 
 @given(bursts=st.lists(st.tuples(st.integers(1, 9), st.floats(0.0001, 2)), min_size=1, max_size=20))

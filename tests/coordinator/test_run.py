@@ -43,10 +43,10 @@ class Preempting:
         request: DecodeRequest,
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
-    ) -> AsyncGenerator[DecodeEvent, None]:
-        yield Tokens((5,), 0, SpeculationStatistics(steps=1))
+    ) -> AsyncGenerator[list[DecodeEvent], None]:
+        yield [Tokens((5,), 0, SpeculationStatistics(steps=1))]
         try:
-            yield Preempted()
+            yield [Preempted()]
         finally:
             await asyncio.Event().wait()
 

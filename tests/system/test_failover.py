@@ -68,7 +68,7 @@ class Mortal:
         request: DecodeRequest,
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
-    ) -> AsyncGenerator[DecodeEvent, None]:
+    ) -> AsyncGenerator[list[DecodeEvent], None]:
         again = any(other.sampling == request.sampling for other in self.asked)
         self.asked.append(request)
         left = None if again else self.dies_after
@@ -76,11 +76,11 @@ class Mortal:
             async for event in events:
                 if left is not None and (not isinstance(event, Tokens) or len(event.tokens) > left):
                     if isinstance(event, Tokens) and left:
-                        yield replace(event, tokens=event.tokens[:left], logprobs=event.logprobs[:left])
+                        yield [replace(event, tokens=event.tokens[:left], logprobs=event.logprobs[:left])]
                     self._die(verifier)
                 if left is not None and isinstance(event, Tokens):
                     left -= len(event.tokens)
-                yield event
+                yield [event]
                 if left == 0:
                     self._die(verifier)
 

@@ -79,7 +79,7 @@ class Stage:
         request: DecodeRequest,
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
-    ) -> AsyncGenerator[DecodeEvent, None]:
+    ) -> AsyncGenerator[list[DecodeEvent], None]:
         act, left, let_down = self.act, self.act.until - request.committed, False
         try:
             async with aclosing(self.verifiers[verifier.member_id].decode(request)) as events:
@@ -88,7 +88,7 @@ class Stage:
                     if isinstance(known, Tokens):
                         left -= len(known.tokens)
                     if not isinstance(known, Tokens) or known.tokens:
-                        yield known
+                        yield [known]
                     if left == 0:
                         let_down = True
                         await act.reached()

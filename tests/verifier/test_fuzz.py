@@ -12,7 +12,7 @@ from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
-from specsplit.wire.verifier import decode_event, decode_to_wire
+from specsplit.wire.verifier import decode_events, decode_to_wire
 from specsplit.wire.watching import watch_to_wire
 from specsplit_verifier.edge.service import service_of
 from tests.support.fuzz import HEALTH, REFLECTION, check_no_tracebacks, fuzz, methods_of
@@ -42,7 +42,7 @@ async def test_a_verifier_survives_messages_that_nobody_means(alphabet: Path, ca
             await wait_until_serving(channel, 60)
             await fuzz(server.bound, methods_of(VERIFIER_SERVICE, HEALTH, REFLECTION), EXAMPLES, rounds=200)
             call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(decode_to_wire(REQUEST))
-            assert len([decode_event(message) async for message in call]) >= 2
+            assert len([decode_events(message) async for message in call]) >= 2
         assert not running.done()
     finally:
         server.leave()

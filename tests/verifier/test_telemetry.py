@@ -88,7 +88,7 @@ class Serving:
         written = b""
         async for message in self.call(request, metadata):
             if message.WhichOneof("event") == "finished":
-                end = wire.decode_event(message)
+                *_, end = wire.decode_events(message)
                 assert isinstance(end, Finished)
                 return written, end
             written += bytes(message.tokens.token_ids)

@@ -214,7 +214,7 @@ def test_a_generate_request_survives(request: requests.GenerateRequest) -> None:
 
 @given(deltas() | dones)
 def test_a_generate_event_survives(event: requests.Delta | requests.Done) -> None:
-    assert coordinator.generate_event(over_the_wire(coordinator.generate_response(event))) == event
+    assert coordinator.generate_events(over_the_wire(coordinator.generate_response(event))) == [event]
 
 
 @given(plan_changes, controls, st.booleans(), U32)
@@ -327,7 +327,7 @@ def test_a_wrong_value_is_refused_by_name(field: str, message: coordinator_pb2.G
         lambda: cluster.directive_from_wire(
             cluster_pb2.JoinResponse(roster={"drafters": [verifier_pb2.DrafterAddress(member_id="d")]})
         ),
-        lambda: coordinator.generate_event(coordinator_pb2.GenerateResponse()),
+        lambda: coordinator.generate_events(coordinator_pb2.GenerateResponse()),
         lambda: coordinator.cluster_from_wire(coordinator_pb2.GetClusterResponse(members=[coordinator_pb2.Member()])),
         lambda: coordinator.generate_to_wire(requests.GenerateRequest(requests.TokenPrompt((-1,)))),
         lambda: coordinator.set_plan_to_wire(PlanChanges(num_steps=-1), Control(), reset=False),
@@ -511,5 +511,5 @@ def test_log_probabilities_that_do_not_go_with_their_tokens_are_refused_by_name(
 ) -> None:
     message = coordinator_pb2.GenerateResponse(delta={"token_ids": [1, 2], "logprobs": logprobs})
     with pytest.raises(InvalidRequest) as caught:
-        coordinator.generate_event(message)
+        coordinator.generate_events(message)
     assert caught.value.field == f"delta.logprobs.{field}"

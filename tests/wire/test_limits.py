@@ -51,7 +51,7 @@ PARSERS: dict[type[Message], Callable[[Any], object]] = {
     cluster_pb2.JoinRequest: cluster.report_from_wire,
     cluster_pb2.JoinResponse: cluster.directive_from_wire,
     coordinator_pb2.GenerateRequest: coordinator.generate_from_wire,
-    coordinator_pb2.GenerateResponse: coordinator.generate_event,
+    coordinator_pb2.GenerateResponse: coordinator.generate_events,
     coordinator_pb2.GetModelInfoResponse: coordinator.model_info_from_wire,
     coordinator_pb2.GetClusterResponse: coordinator.cluster_from_wire,
     coordinator_pb2.GetPlanResponse: coordinator.plan_in_force_from_wire,
@@ -64,7 +64,7 @@ PARSERS: dict[type[Message], Callable[[Any], object]] = {
     drafter_pb2.DraftResponse: lambda message: first_error(drafter.draft_response_events(message)),
     drafter_pb2.GetDrafterInfoResponse: drafter.drafter_info_from_wire,
     verifier_pb2.DecodeRequest: lambda message: verifier.decode_from_wire(message, 2**32),
-    verifier_pb2.DecodeResponse: verifier.decode_event,
+    verifier_pb2.DecodeResponse: verifier.decode_events,
     verifier_pb2.WatchRequest: watching.watch_from_wire,
     verifier_pb2.WatchResponse: watching.watch_event,
 }

@@ -174,7 +174,7 @@ def test_decode_responses_round_trip(
         ),
     ):
         data = verifier.decode_response(event).SerializeToString()
-        assert verifier.decode_event(verifier_pb2.DecodeResponse.FromString(data)) == event
+        assert verifier.decode_events(verifier_pb2.DecodeResponse.FromString(data)) == [event]
 
 
 def test_the_accept_length_is_told_with_the_sums() -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from specsplit.errors import Exhausted
-from specsplit.requests import GenerateEvent
+from specsplit.errors import Exhausted, SpecsplitError
+from specsplit.requests import Delta, GenerateEvent
+from specsplit.stream_interval import Held
 from specsplit.wire.coordinator import GenerateEventMessage, generate_response
 
 
@@ -23,12 +24,16 @@ class ResponseBuffer:
     def __init__(
         self,
         events: AsyncGenerator[GenerateEvent, None],
+        held: Sequence[Held[Delta]],
         max_bytes: int,
         patience_s: float,
         on_stalled: Callable[[], object],
     ) -> None:
-        """`on_stalled` is called if a message has waited for `patience_s` and the caller has not taken it."""
+        """`held`: what holds output back, by choice.
+
+        `on_stalled` is called if a message has waited for `patience_s` and the caller has not taken it."""
         self._events = events
+        self._held = held
         self._max_bytes = max_bytes
         self._patience_s = patience_s
         self._on_stalled = on_stalled
@@ -60,14 +65,26 @@ class ResponseBuffer:
         self._pump.cancel()
 
     async def _fill(self) -> None:
-        async with aclosing(self._events):
-            async for event in self._events:
-                message = generate_response(event)
-                self._bytes += message.ByteSize()
-                self._unread.append(message)
-                self._more.set()
-                if self._bytes > self._max_bytes:
-                    await self._events.athrow(self._too_much())
+        try:
+            async with aclosing(self._events):
+                async for event in self._events:
+                    held = self._held[event.index]
+                    if isinstance(event, Delta) and held.holds(event, len(event.tokens)):
+                        continue
+                    self._put(event, held.release())
+                    if self._bytes > self._max_bytes:
+                        await self._events.athrow(self._too_much())
+        except SpecsplitError:
+            for held in self._held:
+                if earlier := held.release():
+                    self._put(earlier.pop(), earlier)
+            raise
+
+    def _put(self, event: GenerateEvent, earlier: Sequence[Delta]) -> None:
+        message = generate_response(event, earlier)
+        self._bytes += message.ByteSize()
+        self._unread.append(message)
+        self._more.set()
 
     def _too_much(self) -> Exhausted:
         return Exhausted(

@@ -14,8 +14,9 @@ import grpc
 from specsplit.errors import Exhausted, SpecsplitError, Unavailable
 from specsplit.membership import Cluster, Heartbeat, PlanInForce, Register, Registered, Report, TracingInForce
 from specsplit.observe import fields
-from specsplit.requests import GenerateRequest
+from specsplit.requests import Delta, GenerateRequest
 from specsplit.rpc import caller
+from specsplit.stream_interval import Held
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit.values import ModelInfo
 from specsplit.wire import cluster as cluster_wire
@@ -66,8 +67,12 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self, request: wire.GenerateMessage, context: Context
     ) -> AsyncGenerator[wire.GenerateEventMessage, None]:
         """Stream the deltas of every choice, and then its end."""
-        events = self._generator.generate(self._asked(request), context.time_remaining, caller().name)
-        response = ResponseBuffer(events, self._max_unread_bytes, self._unread_s, _cutting(asyncio.current_task()))
+        asked = self._asked(request)
+        events = self._generator.generate(asked, context.time_remaining, caller().name)
+        held = [Held[Delta](asked.stream_interval) for _ in range(asked.n)]
+        response = ResponseBuffer(
+            events, held, self._max_unread_bytes, self._unread_s, _cutting(asyncio.current_task())
+        )
         self._unread.add(response)
         self._read.clear()
         _at_end(context, partial(self._close, response))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from specsplit.rpc import CODES, from_rpc_error, is_from_peer, is_task_cancelled
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import TransportSettings
 from specsplit.v1 import verifier_pb2_grpc
-from specsplit.wire.verifier import decode_event, decode_to_wire
+from specsplit.wire.verifier import decode_events, decode_to_wire
 from specsplit.wire.watching import Watched, watch_event, watch_to_wire
 from specsplit_coordinator.members.channel_pool import ChannelPool
 from specsplit_coordinator.members.member_state import MemberState
@@ -44,8 +44,10 @@ class VerifierClient:
         request: DecodeRequest,
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
-    ) -> AsyncGenerator[DecodeEvent, None]:
-        """Decode one session and yield its events; its spans are below `trace`. Closing the generator ends the session there.
+    ) -> AsyncGenerator[Sequence[DecodeEvent], None]:
+        """Decode one session and yield its events, those together that came at once; its spans are below `trace`.
+
+        Closing the generator ends the session there.
 
         Raises Unavailable if the verifier is lost meanwhile, otherwise the error that the verifier ends the call with.
         """
@@ -53,17 +55,17 @@ class VerifierClient:
         with self._channels.to(verifier) as channel:
             with self._tracing.within(trace):
                 call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(decode_to_wire(request), timeout=timeout_s)
-            finished: Finished | None = None
+            last: Sequence[DecodeEvent] = ()
             with _tied_to(verifier, call), _answered_by_verifier(verifier):
                 async for message in call:
-                    event = decode_event(message)
-                    if isinstance(event, Finished):
+                    events = decode_events(message)
+                    if isinstance(events[-1], Finished):
                         # Yielded once the call is over: a caller that stops at this event would otherwise cancel the call.
-                        finished = event
+                        last = events
                     else:
-                        yield event
-                if finished is not None:
-                    yield finished
+                        yield events
+                if last:
+                    yield last
 
     async def watch(self, verifier: MemberState, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
         """Yield what happens to the speculation of a session on a verifier, each event with the number of events left out before it.

@@ -61,4 +61,5 @@ class EngineRequest:
             any_drafter=request.drafter is None,
             committed=len(answer.tokens),
             scope=self.scope,
+            stream_interval=1 if request.stop else request.stream_interval,
         )

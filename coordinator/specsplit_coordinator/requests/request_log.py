@@ -86,15 +86,17 @@ class LoggedChoice:
             listener(tokens)
 
     def received(self, event: Tokens | Finished) -> None:
-        """Note what the verifier has sent."""
+        """Note what speculation has done, as the verifier says."""
         log = self.request.log
         log.totals.steps += event.speculation.steps - self.speculation.steps
         log.totals.accepted += event.speculation.accepted - self.speculation.accepted
         self.speculation = event.speculation
-        if isinstance(event, Tokens) and event.tokens:
-            self._burst(len(event.tokens), log.clock.now())
 
-    def _burst(self, number: int, now: float) -> None:
+    def burst(self, number: int) -> None:
+        """Note that so many tokens have come at once."""
+        if not number:
+            return
+        now = self.request.log.clock.now()
         self.tokens += number
         self.request.log.totals.tokens += number
         before, self.latest_tokens_at = self.latest_tokens_at, now

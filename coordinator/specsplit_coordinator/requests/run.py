@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from specsplit.errors import Exhausted, SpecsplitError, TargetFailed, Unavailable
 from specsplit.observe import TraceContext, fields
 from specsplit.requests import Delta, Done, GenerateEvent
-from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted
+from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
 from specsplit.values import FailoverCause, FinishReason, Usage, Vocabulary
 from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.cluster.placement import DrafterPlacement, has_other
@@ -44,8 +44,11 @@ class Decoder(Protocol):
         request: DecodeRequest,
         timeout_s: float | None = None,
         trace: TraceContext | None = None,
-    ) -> AsyncGenerator[DecodeEvent, None]:
-        """Decode one session, whose spans are below `trace`, and yield its events; closing the generator ends it."""
+    ) -> AsyncGenerator[Sequence[DecodeEvent], None]:
+        """Decode one session, whose spans are below `trace`, and yield its events, those together that came at once.
+
+        Closing the generator ends it.
+        """
         ...
 
 
@@ -197,17 +200,19 @@ class Run:
         session, trace = self._prepared.session(self._answer, drafter), self._logged.request.trace.context
         events = self._cluster.decoder.decode(lease.verifier, session, self._remaining_s(), trace)
         async with aclosing(events):
-            async for event in events:
+            async for together in events:
                 lease.succeeded()
-                if isinstance(event, Preempted):
-                    self._preempted(lease.verifier, begun)
-                else:
-                    summed = self._answer.summed(event)
-                    self._logged.received(summed)
-                    for delta in self._answer.feed(summed):
-                        yield delta
-                if self._answer.end is not None or self._reserved is not None:
-                    return
+                self._logged.burst(sum(len(event.tokens) for event in together if isinstance(event, Tokens)))
+                for event in together:
+                    if isinstance(event, Preempted):
+                        self._preempted(lease.verifier, begun)
+                    else:
+                        summed = self._answer.summed(event)
+                        self._logged.received(summed)
+                        for delta in self._answer.feed(summed):
+                            yield delta
+                    if self._answer.end is not None or self._reserved is not None:
+                        return
         raise SpecsplitError(f"verifier {lease.verifier.member_id} ended the session without saying why")
 
     def _preempted(self, verifier: MemberState, begun: int) -> None:

@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from specsplit.errors import SpecsplitError
 from specsplit.rpc import Context
+from specsplit.sessions import Tokens
+from specsplit.stream_interval import Held
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.wire import verifier as wire
 from specsplit.wire.watching import watch_from_wire, watch_response
@@ -28,9 +31,16 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         """Decode one session."""
         info = self.verifier.info
         parsed = wire.decode_from_wire(request, info.vocabulary.size, info.max_context)
-        async with aclosing(self.verifier.decode(parsed)) as events:
-            async for event in events:
-                yield wire.decode_response(event)
+        held = Held[Tokens](parsed.stream_interval)
+        try:
+            async with aclosing(self.verifier.decode(parsed)) as events:
+                async for event in events:
+                    if not (isinstance(event, Tokens) and held.holds(event, len(event.tokens))):
+                        yield wire.decode_response(event, held.release())
+        except SpecsplitError:
+            if earlier := held.release():
+                yield wire.decode_response(earlier.pop(), earlier)
+            raise
 
     async def Watch(  # noqa: N802
         self, request: verifier_pb2.WatchRequest, context: Context
