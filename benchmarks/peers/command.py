@@ -19,7 +19,7 @@ from benchmarks.peers.installing import CHAT, python_of, weights_of
 from benchmarks.peers.peer import Peer, PeerError, Running, running
 from benchmarks.peers.prompts import WITHIN, prompts_of
 from benchmarks.peers.table import COLUMNS, EIGHT, LOADS, PREFILL, SINGLE, Results, disagreements, rows_of
-from benchmarks.plots import broken, sideways
+from benchmarks.plots import sideways
 from benchmarks.report import Row
 from benchmarks.runner import begun, parser_of, rounds
 from specsplit.cli.screen import Screen
@@ -162,4 +162,10 @@ def draw(figure: Figure, rows: list[Row]) -> None:
     """A panel for each load."""
     panels: Any = figure.subfigures(1, len(LOADS))
     for panel, load in zip(panels, LOADS, strict=True):
-        sideways(panel, rows, lambda row: broken(str(row["peer"])), f"{load} median", f"{load}, tokens/s")
+        sideways(
+            panel,
+            rows,
+            lambda row: str(row["peer"]).replace(LOOKUP, ",\nlookup"),
+            f"{load} median",
+            f"{load}, tokens/s",
+        )
