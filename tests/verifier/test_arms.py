@@ -36,6 +36,8 @@ class World:
     """Steps for which drafters are late that were told to work again."""
     says: bool = True
     """Whether drafters that were told to rest say that they do."""
+    alone: Callable[[int], bool] = lambda _: False
+    """Whether the session rests by itself, by the number of the step, where drafters may work."""
     noise: Callable[[int], float] = lambda _: 1.0
     """Times as long as that a step takes for other reasons, by its number."""
 
@@ -47,6 +49,7 @@ class Step:
     seconds: float
     tokens: int
     working: bool
+    """Whether drafters may work."""
 
 
 def steps(world: World, arms: Arms) -> Iterator[Step]:
@@ -55,7 +58,8 @@ def steps(world: World, arms: Arms) -> Iterator[Step]:
     number = 0
     while True:
         arms.meet(["drafter"])
-        working = not arms.resting
+        allowed = not arms.resting
+        working = allowed and not world.alone(number)
         late = max(0, late - 1) if working else world.behind
         accepted = world.accepted(number) if working and not late else 0
         seconds = world.step_s * (world.stretch if working else 1.0) * world.noise(number)
@@ -68,7 +72,7 @@ def steps(world: World, arms: Arms) -> Iterator[Step]:
         result = replace(STEP, sessions=[part], forward_us=1e6 * seconds, host_us=0.0, waited_us=0.0, tokens=1)
         cost.observe(1, 100, seconds)
         arms.observe(result, cost)
-        yield Step(seconds, accepted + 1, working)
+        yield Step(seconds, accepted + 1, allowed)
         number += 1
 
 
@@ -143,10 +147,18 @@ def test_steps_that_tell_nothing_of_drafters_do_not_count() -> None:
             replace(plain, cold=True),
             replace(plain, chunks=[chunk]),
             replace(plain, sessions=[replace(part, attached=False)]),
-            replace(plain, sessions=[replace(part, plan=RESTING)]),
         ):
             arms.observe(other, StepCost(world.step_s))
     assert not arms.resting, "no trial either"
+
+
+def test_a_rest_that_a_session_takes_by_itself_is_part_of_drafters_that_work() -> None:
+    seldom = World(stretch=1.6, alone=lambda number: number % 100 > 0)
+    assert share_working(run(seldom, 600)) > 0.9, "0.6 % of the time is no reason to have it told to rest"
+    often = replace(seldom, alone=lambda number: number % 4 > 0)
+    assert share_working(run(often, 600)[50:]) < 0.2, "15 % are"
+    bursts = replace(often, accepted=lambda number: 7 if number % 4 == 0 else 0)
+    assert share_working(run(bursts, 600)) > 0.9, "and there they bring more than they take"
 
 
 def test_batches_of_another_size_and_other_drafters_are_judged_by_themselves() -> None:

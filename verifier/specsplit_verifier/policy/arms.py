@@ -184,8 +184,8 @@ class Arms:
         drafted = [part for part in result.sessions if part.attached]
         if result.failed or result.cold or result.chunks or result.others_tokens or not drafted:
             return
-        working = any(part.plan.speculates for part in drafted)
-        if working is self.resting:  # sessions rest by themselves, or are not told yet
+        working = not self.resting
+        if not working and any(part.plan.speculates for part in drafted):  # they are not told yet
             return
         seconds, sessions = (result.waited_us + result.forward_us + result.host_us) * 1e-6, len(result.sessions)
         step = _Step(seconds, result.kv_tokens, sessions, len(drafted), result.accepted + sessions)
