@@ -140,6 +140,8 @@ LONGCAT: Final = MtpFamily(
     renames=(("mlp.", "transformer_layer.mlp."),),
     embeddings="model.mtp.embed_tokens.weight",
 )
+SAVED: Final = frozenset({"DeepseekV3ForCausalLMNextN", "MiMoMTP"})
+"""Architectures of folders of MTP layers alone, as they are written by `save_head`."""
 FAMILIES: Final = (MIMO, DEEPSEEK, MIMO_V2, STEP3P5, QWEN3_NEXT, ERNIE, HY_V3, BAILING, NEMOTRON_H, LONGCAT)
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -148,7 +150,7 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "mimo_v2": "transformers has no layers of this kind, only those of mimo_v2_flash",
         "bailing_moe": "transformers has no layers of this kind, only those of bailing_hybrid",
         "bailing_moe_v2": "transformers has no layers of this kind, only those of bailing_hybrid",
-        "openpangu": "transformers has no layers of this kind",
+        "pangu_ultra_moe": "transformers has no layers of this kind",
     }
 )
 """Kinds of targets that are published with MTP layers which cannot be run, and what is missing."""
@@ -162,9 +164,12 @@ def family_of(facts: Mapping[str, Any], names: Collection[str]) -> MtpFamily | N
 
 
 def family_among(facts: Mapping[str, Any], names: Collection[str]) -> MtpFamily | None:
-    """`family_of`, or else the family whose names a folder of MTP layers alone has, whatever layers they are; None: neither is known."""
+    """`family_of`, or else the family by whose names layers of any kind were saved alone, which `architectures` tells; None: neither is
+    known."""
     found = family_of(facts, names)
-    return found or next((family for family in (MIMO, DEEPSEEK) if family.recognises(names)), None)
+    if found is None and SAVED.intersection(facts.get("architectures") or ()):
+        return next((family for family in (MIMO, DEEPSEEK) if family.recognises(names)), None)
+    return found
 
 
 def kinds_of(facts: Mapping[str, Any]) -> frozenset[str]:

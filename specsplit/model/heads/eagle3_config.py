@@ -17,6 +17,8 @@ MASK: Final = "mask_hidden"
 _LAYER_IDS: Final = "eagle_aux_hidden_state_layer_ids"
 _NUM_STATES: Final = "num_aux_hidden_states"
 _MASK_TOKENS: Final = ("mask_token_id", "pard_token", "ptd_token_id")
+_OF_P_EAGLE: Final = ("parallel_drafting", "pard_token", "ptd_token_id")
+"""Settings that P-EAGLE heads have, and no others."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Eagle3Config:
             _said(facts, "draft_vocab_size"),
             _said(facts, "target_hidden_size"),
             feature_layers(facts, target_layers),
-            _variant(facts, MASK in names),
+            _variant(facts, MASK in names or is_p_eagle(facts)),
         )
 
     def of_layers(self, config: PretrainedConfig) -> PretrainedConfig:
@@ -51,6 +53,12 @@ class Eagle3Config:
         if hasattr(config, "first_k_dense_replace"):
             config.first_k_dense_replace = self.num_blocks
         return config
+
+
+def is_p_eagle(facts: dict[str, Any]) -> bool:
+    """Tell whether config.json is that of a P-EAGLE head, whatever tensors there are."""
+    said = (_said(facts, key) for key in _OF_P_EAGLE)
+    return facts.get("speculators_model_type") == "peagle" or any(each not in (None, False) for each in said)
 
 
 def feature_layers(facts: dict[str, Any], num_layers: int) -> tuple[int, ...]:

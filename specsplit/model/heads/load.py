@@ -257,8 +257,13 @@ def _mtp(source: _Source) -> tuple[Head, Layout]:
 
 
 def _require_stated(source: _Source, found: int) -> None:
-    """Raise LoadError unless there are as many MTP layers as config.json says, if it says so."""
+    """Raise LoadError unless there are as many MTP layers as config.json says, if it says so, and they use the target's embeddings."""
     for facts in (source.facts, source.facts.get("text_config") or {}):
+        if facts.get("mtp_use_dedicated_embeddings"):
+            raise LoadError(
+                f"model folder {source.folder} says mtp_use_dedicated_embeddings: MTP layers with embeddings of their own are not "
+                "supported for this kind of target"
+            )
         for name in ("num_nextn_predict_layers", "mtp_num_hidden_layers"):
             if facts.get(name, found) not in (found, None):
                 raise LoadError(

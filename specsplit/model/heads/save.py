@@ -59,7 +59,8 @@ def _layout(head: Head) -> Layout:
 def _mtp_family(head: MtpHead) -> MtpFamily:
     """The family that publishes heads which compute like this one. Raises ValueError if neither does."""
     for family in (MIMO, DEEPSEEK):
-        if head.formula in (family.formula, replace(family.formula, normed_states=head.shape.recurrent)):
+        normed = family.formula.normed_states or head.shape.recurrent
+        if head.formula in (family.formula, replace(family.formula, normed_states=normed)):
             return family
     raise ValueError(
         "an MTP head is published with the embedding first and plain states (DeepSeek), or neither (MiMo); states are normed "

@@ -31,6 +31,11 @@ def unscaled(name: str, stored: Tensor, checkpoint: Checkpoint) -> Tensor:
             raise LoadError(
                 f"model folder {checkpoint.folder}: {name} is {stored.dtype} with scales, expected float8_e4m3fn"
             )
+        if stored.dtype.itemsize == 1 and stored.dtype != torch.bool:
+            raise LoadError(
+                f"model folder {checkpoint.folder}: {name} is {stored.dtype}, expected float8_e4m3fn with scales, or "
+                "numbers of 16 or 32 bits"
+            )
         return stored
     if found is None:
         raise LoadError(

@@ -123,6 +123,10 @@ def test_weights_of_eight_bits_are_multiplied_by_the_scales_of_their_blocks(tmp_
     del stored[f"{own[0]}_scale_inv"]
     with pytest.raises(LoadError, match=f"{re.escape(own[0])} is quantised .* and lacks its scales"):
         load_head(write(tmp_path / "lacking", facts, stored), folder, KIND)
+    for kind in (torch.float8_e5m2, torch.int8):
+        other = stored | {own[0]: stored[own[0]].float().to(kind)}
+        with pytest.raises(LoadError, match=rf"is {re.escape(str(kind))}, expected float8_e4m3fn with scales, or"):
+            load_head(write(tmp_path / str(kind), facts, other), folder, KIND)
     stored[f"{own[0]}_scale_inv"] = torch.ones(1, 1)
     with pytest.raises(LoadError, match=r"_scale_inv is \[1, 1\], expected"):
         load_head(write(tmp_path / "misshapen", facts, stored), folder, KIND)
@@ -159,6 +163,7 @@ def test_no_other_tensors_are_read(tmp_path: Path, name: str) -> None:
         ("step3p5", {"moe_layers_enum": "3,9"}, "MTP layer 1 has an MLP of kind sparse; expected dense"),
         ("exaone_moe", {"mtp_sliding_windows": [4]}, "sets mtp_sliding_windows, which"),
         ("qwen3_5_moe", {"mtp_num_hidden_layers": 2}, "holds 1 MTP layers, its config.json says 2"),
+        ("qwen3_5_moe", {"mtp_use_dedicated_embeddings": True}, "embeddings of their own are not supported"),
         ("glm4_moe", {"num_nextn_predict_layers": 2}, "holds 1 MTP layers, its config.json says 2"),
     ],
 )

@@ -129,8 +129,12 @@ def test_experts_are_saved_one_by_one(tmp_path: Path) -> None:
 
 
 def test_a_head_that_no_layout_can_say_is_refused(tmp_path: Path, ends: TargetEmbeddings) -> None:
-    with pytest.raises(ValueError, match="DeepSeek"):
-        save_head(MtpHead([config()], ends, formula=MtpFormula(embedding_first=True, normed_states=True)), tmp_path)
+    for neither in (
+        MtpFormula(embedding_first=True, normed_states=True),
+        MtpFormula(embedding_first=False, normed_states=False),
+    ):
+        with pytest.raises(ValueError, match="DeepSeek"):
+            save_head(MtpHead([config()], ends, formula=neither), tmp_path)
     with pytest.raises(ValueError, match="cannot be saved"):
         save_head(Eagle3Head(config(), ends, layers=(1, 2, LAST)), tmp_path)
 
