@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final, cast
 
+from specsplit.errors import LoadError
 from specsplit.mtp.families import family_of
 from specsplit.text.json_file import read_json
 from specsplit.text.safetensors_header import header
 
+_PACKED: Final = (".qweight", ".weight_packed")
+"""Ends of the names of weights that hold several numbers in one."""
 _INDEX: Final = "model.safetensors.index.json"
 
 
 def holds_mtp(folder: Path) -> bool:
-    """Whether a drafter can take MTP layers out of this target's folder. Raises LoadError if its config.json cannot be read."""
-    return family_of(read_json(folder / "config.json"), _names(folder)) is not None
+    """Whether a drafter can take MTP layers out of this target's folder, as far as names tell: neither where some are missing, nor where
+    their weights are integers of GPTQ, AWQ and the like. Raises LoadError if its config.json cannot be read."""
+    names = _names(folder)
+    family = family_of(read_json(folder / "config.json"), names)
+    if family is None:
+        return False
+    try:
+        own = re.compile(family.scope(family.layers(names)))
+    except LoadError:
+        return False
+    return not any(name.endswith(_PACKED) and own.match(name) for name in names)
 
 
 def _names(folder: Path) -> frozenset[str]:

@@ -176,6 +176,21 @@ def test_a_config_that_asks_for_something_else_is_refused(
         load_head(folder, folder, KIND)
 
 
+def test_layers_that_names_say_cannot_be_read_are_not_found(tmp_path: Path) -> None:
+    published = TARGETS["step3p7"]
+    tensors = published.tensors()
+    assert holds_mtp(write(tmp_path / "whole", published.config_json, tensors))
+    own = next(name for name in sorted(published.shapes()) if name.endswith("q_proj.weight"))
+    targets = next(name for name in sorted(tensors.keys() - published.shapes().keys()) if tensors[name].ndim == 2)
+    for packed, found in ((own, False), (targets, True)):
+        stored = {
+            f"{name.removesuffix('weight')}qweight" if name == packed else name: tensors[name] for name in tensors
+        }
+        assert holds_mtp(write(tmp_path / packed, published.config_json, stored)) is found
+    lacking = {name: tensors[name] for name in tensors if ".9." not in name}
+    assert not holds_mtp(write(tmp_path / "lacking", published.config_json, lacking))
+
+
 def test_embeddings_of_its_own_that_are_missing_are_named(tmp_path: Path) -> None:
     published = TARGETS["longcat_flash"]
     tensors = published.tensors()
