@@ -154,6 +154,10 @@ class _Source:
     def config(self, target: TargetEmbeddings, *, width: int | None) -> PretrainedConfig:
         """Read the config of the decoder layer. Raises LoadError if the head is made for another target: other tokens, or another width."""
         config = architecture(self.facts, self.max_context)
+        if "max_position_embeddings" not in (self.facts.get("transformer_layer_config") or self.facts):
+            config.max_position_embeddings = (
+                target.max_context
+            )  # transformers has a number of its own for who says none
         wrong: list[str] = []
         if config.vocab_size != target.vocabulary.size:
             wrong.append(f"a vocabulary of {config.vocab_size} tokens, the target has {target.vocabulary.size}")

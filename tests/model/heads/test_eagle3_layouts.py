@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -265,6 +267,18 @@ class TestPositions:
         assert "made for texts of 64 tokens" in record.message and "512" in record.message
         caplog.clear()
         assert load(tmp_path / "long", layout3({}), target, wide, max_position_embeddings=4096).shape.max_context == 512
+        assert not caplog.records
+
+    def test_a_head_that_does_not_say_how_long_drafts_for_as_long_as_its_target(
+        self, tmp_path: Path, target: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        longer = shutil.copytree(target, tmp_path / "target")
+        facts = json.loads((longer / "config.json").read_text()) | {"max_position_embeddings": 4096}
+        (longer / "config.json").write_text(json.dumps(facts))
+        layout = layout3({})
+        says = {key: said for key, said in layout.facts.items() if key != "max_position_embeddings"}
+        head = load_head(write(tmp_path / "head", says, layout.tensors()), longer, DrafterKind.EAGLE3)
+        assert head.shape.max_context == 4096, "not the 2,048 that transformers takes of such a layer"
         assert not caplog.records
 
     def test_a_shorter_served_context_needs_no_word(
