@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from specsplit.errors import InvalidRequest
 from specsplit.stream_interval import MAX_STREAM_INTERVAL, Held, check_stream_interval
+from specsplit.wire.limits import MAX_HELD
 
 
 def messages(interval: int, sizes: list[int]) -> list[list[int]]:
@@ -34,6 +35,10 @@ def test_messages_hold_all_in_order_the_first_at_once_and_others_as_much_as_was_
     assert not found or len(found[0]) == 1
     for message in found[1:-1]:
         assert sum(message) >= interval > sum(message[:-1])
+
+
+def test_a_message_has_room_for_all_that_is_held_back() -> None:
+    assert MAX_HELD >= 2 * MAX_STREAM_INTERVAL, "a step of one token and no drafts is one event, one with drafts two deltas"
 
 
 def test_what_is_asked_for_has_bounds() -> None:

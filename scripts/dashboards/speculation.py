@@ -225,15 +225,6 @@ def _reckoned() -> list[Panel]:
 def _made() -> list[Panel]:
     return [
         chart("Switches of the plan", table.PLAN_SWITCHES, "instance", says="How often the plan was changed."),
-        chart(
-            "Drafters at work and at rest",
-            table.ARM_TIME,
-            "arm",
-            says="Share of the time of steps, verifiers added up, in which drafters work or were told to rest, and in which the other one "
-            "was tried. Nothing where `rest_trials` is off.",
-            unit="percentunit",
-            stacked=True,
-        ),
         lines(
             "Size of a step",
             "Sessions and tokens in one forward pass of the target, and nodes that one session brought to it.",
@@ -243,6 +234,16 @@ def _made() -> list[Panel]:
                 Query(f"{CHOICE.rate(table.BATCH_TOKENS)} / {CHOICE.rate(table.STEPS)}", "tokens"),
                 Query(f"{CHOICE.rate(table.DRAFTED)} / {CHOICE.rate(table.SESSION_STEPS)}", "nodes of a session"),
             ],
+        ),
+        chart(
+            "Drafters at work and at rest",
+            table.ARM_TIME,
+            "arm",
+            says="Share of the time of steps, verifiers added up, in which drafters work or were told to rest, and in which the other one "
+            "was tried. Nothing where `rest_trials` is off.",
+            unit="percentunit",
+            stacked=True,
+            width=24,
         ),
     ]
 

@@ -12,7 +12,6 @@ from types import MappingProxyType
 
 from specsplit.errors import InvalidRequest
 from specsplit.prefix import REPORTED
-from specsplit.stream_interval import MAX_STREAM_INTERVAL
 from specsplit.values import MAX_BIASES, MAX_LOGPROBS
 from specsplit.values.checks import MAX_NAME
 from specsplit.values.host import MAX_CORE_RANGES
@@ -48,7 +47,7 @@ MAX_EVENTS = 2_048
 """Events of one message of a Draft stream."""
 MAX_MALFORMED_EVENTS = 64
 """Malformed events in one message of a Draft stream: each ends its session, and more of them end the stream."""
-MAX_HELD = 2 * MAX_STREAM_INTERVAL
+MAX_HELD = 2_048
 """Events that are sent behind one another in one message, since they were held back."""
 MAX_MEMBERS = 2_048
 """Members of a cluster, and with that of a roster."""

@@ -79,14 +79,14 @@ def test_up_over_tls_with_tokens_prints_a_line_that_generates_and_ends_on_ctrl_c
 
 @pytest.mark.parametrize("there", [1, 3])
 def test_ctrl_c_while_up_starts_ends_it_with_130_and_leaves_nobody_behind(there: int) -> None:
-    """When its first child has been started, and when all have, which have not joined yet."""
+    """When its first child has been started, with which others may be by then, and when all have, which have not joined yet."""
     with running(["up", "--model", POCKET, "--drafter", "ngram", "--listen", "127.0.0.1:0"]) as process:
         deadline = time.monotonic() + 60
         while len(children := children_of(process.pid)) < there and time.monotonic() < deadline:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-        assert len(children) == there
+        assert there <= len(children) <= 3
         assert process.returncode == 130
         assert all_gone(children)  # one that was just being started leaves when its pipe ends, a moment later
     assert "ready:" not in out and "Traceback" not in err
