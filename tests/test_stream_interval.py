@@ -38,7 +38,9 @@ def test_messages_hold_all_in_order_the_first_at_once_and_others_as_much_as_was_
 
 
 def test_a_message_has_room_for_all_that_is_held_back() -> None:
-    assert MAX_HELD >= 2 * MAX_STREAM_INTERVAL, "a step of one token and no drafts is one event, one with drafts two deltas"
+    assert MAX_HELD >= 2 * MAX_STREAM_INTERVAL, (
+        "a step of one token and no drafts is one event, one with drafts two deltas"
+    )
 
 
 def test_what_is_asked_for_has_bounds() -> None:
