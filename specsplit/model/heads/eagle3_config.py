@@ -46,7 +46,7 @@ class Eagle3Config:
         )
 
     def of_layers(self, config: PretrainedConfig) -> PretrainedConfig:
-        """Make the config of its decoder layers of the one that the file gives: they are its first, and no MLP of theirs has experts."""
+        """Narrow the config that the file gives to the decoder layers of the head, and return it: they are its first, without experts."""
         kinds = getattr(config, "layer_types", None)
         if kinds:
             config.layer_types = kinds[: self.num_blocks]

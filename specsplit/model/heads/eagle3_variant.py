@@ -21,8 +21,3 @@ class Eagle3Variant:
     """What logits are multiplied by."""
     mask_token: int | None = None
     """P-EAGLE: the token whose embedding stands for one that has no feature yet. None: its parent's own state stands for the feature."""
-
-    @property
-    def norms_features(self) -> bool:
-        """Whether features are normed before fc, which is more than a projection."""
-        return self.norm_before_fc or self.fc_norm
