@@ -23,9 +23,10 @@ LIBRARY: Final = "speculators"
 def main() -> None:
     if importlib.util.find_spec(LIBRARY) is None:
         sys.exit(f"{sys.executable} has no {LIBRARY}: see the head of {Path(__file__).relative_to(OUT.parents[2])}")
+    from scripts.published_heads.blocks import BLOCKS  # noqa: PLC0415
     from scripts.published_heads.eagle3 import EAGLE3, PEAGLE  # noqa: PLC0415
 
-    made = {**EAGLE3, **PEAGLE}
+    made = {**EAGLE3, **PEAGLE, **BLOCKS}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(made)}; all by default")
     names = parser.parse_args().names or list(made)
