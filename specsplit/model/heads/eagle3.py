@@ -45,11 +45,6 @@ class Eagle3Head(Head):
     state that a token hands on is only the sign for that, in a number behind the state: 1, and 0 behind a fused feature.
     """
 
-    d2t: Tensor | None
-    """[draft V] int64: target id less draft id."""
-    t2d: Tensor | None
-    """[V] bool: the tokens that it proposes."""
-
     def __init__(
         self,
         config: PretrainedConfig,
@@ -84,18 +79,8 @@ class Eagle3Head(Head):
         self.layer.block = _FirstBlock(self.layer, width, variant.norm_before_residual)
         draft_size = draft_vocab_size or target.vocabulary.size
         self.lm_head = nn.Linear(width, draft_size, bias=False) if own_lm_head else None
-        self.register_buffer("d2t", None)
-        self.register_buffer("t2d", None)
         if draft_vocab_size is not None:
             self.set_draft_tokens(torch.arange(draft_vocab_size))
-
-    def set_draft_tokens(self, target_ids: Tensor) -> None:
-        """Set the target's ids [draft V] of the head's tokens, each once."""
-        drafted = torch.arange(len(target_ids), device=target_ids.device)
-        chosen = torch.zeros(self.shape.vocabulary.size, dtype=torch.bool, device=target_ids.device)
-        self.d2t = target_ids - drafted
-        self.t2d = chosen.index_fill(0, target_ids, True)
-        self.target_ids = target_ids
 
     @property
     def config(self) -> PretrainedConfig:

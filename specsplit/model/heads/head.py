@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from specsplit.model.attention.support import observe
+from specsplit.model.heads.head_module import HeadModule
 from specsplit.model.heads.shape import HeadShape
 from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.model.layers.cpu import replace_layers
@@ -20,24 +21,16 @@ from specsplit.model.layers.shards import shard_layers
 from specsplit.model.pages.geometry import Geometry
 
 
-class Head(nn.Module, ABC):
-    """Steps count from 0 here: step s is layer s + 1 of `HeadShape`. Widths and dtypes of everything are the head's.
-
-    Parameters outside `target` are the head's own; `layouts` knows what they are called in a checkpoint.
-    """
-
-    target_ids: Tensor | None
-    """The target's id of each of the head's tokens [draft V]; None if the head has the target's vocabulary."""
+class Head(HeadModule, ABC):
+    """Steps count from 0 here: step s is layer s + 1 of `HeadShape`. Widths and dtypes of everything are the head's."""
 
     def __init__(self, shape: HeadShape, target: TargetEmbeddings, hidden_size: int) -> None:
-        super().__init__()
+        super().__init__(target)
         self.shape: Final = shape
-        self.target = target
         self.hidden_size: Final = hidden_size
         """Width of `hidden`, which `logits` reads."""
         self.blocks: Sequence[ShardedBlocks] = ()
         """The parts that ranks share, by step; empty: the head is whole."""
-        self.register_buffer("target_ids", None, persistent=False)
 
     @property
     @abstractmethod
@@ -65,16 +58,6 @@ class Head(nn.Module, ABC):
     def shard(self, mesh: TensorMesh) -> None:
         """Keep only this rank's part of every step's MLP. Raises LoadError for one that cannot be cut."""
         self.blocks = [shard_layers(self, self.layers_of(step), mesh) for step in range(self.shape.num_steps)]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype that it computes in."""
-        return self.target.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device that it computes on."""
-        return self.target.embeddings.device
 
     @property
     def geometry(self) -> Geometry:
@@ -118,12 +101,7 @@ class Head(nn.Module, ABC):
 
     def logits(self, step: int, hidden: Tensor) -> Tensor:
         """hidden [..., hidden_size] -> float32 [..., V] over the target's vocabulary; -inf where the head has no token."""
-        drafted = self.draft_logits(step, hidden).float()
-        if self.target_ids is None:
-            return drafted
-        full = drafted.new_full((*drafted.shape[:-1], self.shape.vocabulary.size), -torch.inf)
-        full[..., self.target_ids] = drafted
-        return full
+        return self.in_target(self.draft_logits(step, hidden))
 
     @abstractmethod
     def draft_logits(self, step: int, hidden: Tensor) -> Tensor:
@@ -139,10 +117,6 @@ class Head(nn.Module, ABC):
         self, step: int, tokens: Tensor, states: Tensor, positions: Tensor, **attention: Any
     ) -> tuple[Tensor, Tensor]:
         """`forward` with a batch dimension."""
-
-    def own_tensors(self) -> dict[str, Tensor]:
-        """List parameters and buffers by their names in this module, but those of the target."""
-        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("target.")}
 
     if TYPE_CHECKING:
         __call__ = forward

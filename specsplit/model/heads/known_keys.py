@@ -38,12 +38,43 @@ EAGLE3_READ: Final = (
     }
 )
 """Settings of EAGLE-3 heads that are read beside those of their decoder layers, and those of experts, which they have none of."""
-_NESTED: Final = ("transformer_layer_config", "eagle_config")
+BLOCK_READ: Final = frozenset(
+    {
+        "aux_hidden_state_layer_ids",
+        "block_size",
+        "causal",
+        "confidence_head_with_markov",
+        "conv_group_size",
+        "conv_kernel_size",
+        "draft_vocab_size",
+        "enable_confidence_head",
+        "head_dim",
+        "is_causal",
+        "logit_scale",
+        "markov_head_type",
+        "markov_rank",
+        "mask_token_id",
+        "model_type",
+        "rope_scaling",
+        "rope_theta",
+        "sample_from_anchor",
+        "selector_rank",
+        "selector_top_k",
+        "sliding_window_non_causal",
+        "speculators_model_type",
+        "swa_window_size",
+        "target_hidden_size",
+        "target_layer_ids",
+        "use_swa",
+    }
+)
+"""Settings of block drafters that are read beside those of their decoder layers."""
+_NESTED: Final = ("transformer_layer_config", "eagle_config", "dflash_config")
 HARMLESS: Final = frozenset(
     {
         # who wrote the file, when, and for which target
         "_name_or_path", "auto_map", "hub_kwargs", "modal_type", "speculators_config", "speculators_version", "target_model_type",
-        "tokenizer_class", "torch_dtype", "transformers_version",
+        "num_target_layers", "tokenizer_class", "torch_dtype", "transformers_version",
         # of training
         "attention_dropout", "dropout", "embed_requires_grad", "gradient_checkpointing", "has_no_defaults_at_init",
         "hidden_dropout", "initializer_range", "output_router_logits", "router_aux_loss_coef", "ttt_length", "ttt_steps",

@@ -3,6 +3,9 @@
 EAGLE      fc.*, layers.0.*                                  its authors, SpecForge, speculators
 EAGLE-3    fc.*, midlayer.* or layers.0.*, norm, lm_head, d2t, t2d    its authors and SpecForge, or speculators and ModelOpt;
            a second layer is layers.1.*; norms of features are input_norm or fc_norm.{i}; P-EAGLE has mask_hidden
+DFlash     fc, hidden_norm, layers.{i}.*, norm, at times midlayer.* for layers.0.*, encoder.fc, encoder.output_norm_enc; lm_head and d2t
+           where it proposes fewer tokens than the target; DFlash 2 has convolutions in its layers, and candidate_selector
+DSpark     besides markov_head.*, confidence_head.*
 MTP        inside the target's checkpoint, as each family names them: `specsplit.mtp`
 """
 
@@ -16,6 +19,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from specsplit.model.heads.block_config import is_dspark
 from specsplit.mtp.families import family_among
 from specsplit.mtp.family import MtpFamily
 from specsplit.values import DrafterKind
@@ -27,19 +31,35 @@ class Family(StrEnum):
     EAGLE = "EAGLE"
     EAGLE3 = "EAGLE-3"
     MTP = "MTP layers"
+    DFLASH = "DFlash"
+    DSPARK = "DSpark"
 
     @property
     def kinds(self) -> tuple[DrafterKind, ...]:
         """The kinds of drafter that a head of this family can be run as."""
         return _KINDS[self]
 
+    @property
+    def drafts_blocks(self) -> bool:
+        """Whether one forward drafts several tokens."""
+        return self in (Family.DFLASH, Family.DSPARK)
+
 
 _KINDS: Final[dict[Family, tuple[DrafterKind, ...]]] = {
     Family.EAGLE: (DrafterKind.EAGLE,),
     Family.EAGLE3: (DrafterKind.EAGLE3,),
     Family.MTP: (DrafterKind.MULTI_LAYER_EAGLE, DrafterKind.EAGLE),
+    Family.DFLASH: (),
+    Family.DSPARK: (),
 }
-SPECULATORS: Final = {"eagle": Family.EAGLE, "eagle3": Family.EAGLE3, "peagle": Family.EAGLE3}
+SPECULATORS: Final = {
+    "eagle": Family.EAGLE,
+    "eagle3": Family.EAGLE3,
+    "peagle": Family.EAGLE3,
+    "dflash": Family.DFLASH,
+    "dflash2": Family.DFLASH,
+    "dspark": Family.DSPARK,
+}
 """Families by the speculators_model_type of their config.json."""
 
 
@@ -89,6 +109,8 @@ def recognise(names: Collection[str], facts: dict[str, Any]) -> Family | None:
     """Recognise the family of a layout by config.json and the names of the tensors; None: it is of no known family."""
     if "speculators_model_type" in facts:
         return SPECULATORS.get(facts["speculators_model_type"])
+    if facts.get("dflash_config") or is_dspark(facts, names):
+        return Family.DSPARK if is_dspark(facts, names) else Family.DFLASH
     if family_among(facts, names) is not None:
         return Family.MTP
     if any(name.startswith("midlayer.") for name in names) or {"layers.0.hidden_norm.weight", "d2t"} & set(names):
@@ -120,6 +142,22 @@ def eagle3_layout(names: Collection[str], num_blocks: int = 1) -> Layout:
         (("layer.block.", first), *further, ("fusion.", "")),
         ignored=r"^(t2d$|embed_tokens\.|layers\.[1-9]\d*\.hidden_norm\.)|rotary_emb\.",
         has_bias="fc.bias" in names,
+    )
+
+
+def block_layout(family: Family, names: Collection[str]) -> Layout:
+    """The layout of a block drafter."""
+    first = "midlayer." if any(name.startswith("midlayer.") for name in names) else "layers.0."
+    encoder = any(name.startswith("encoder.fc.") for name in names)
+    return Layout(
+        family,
+        (
+            ("body.layers.0.", first),
+            ("body.", ""),
+            ("choice.", ""),
+            *((("fc.", "encoder.fc."), ("hidden_norm.", "encoder.output_norm_enc.")) if encoder else ()),
+        ),
+        ignored=r"^(t2d$|embed_tokens\.)|rotary_emb\.",
     )
 
 

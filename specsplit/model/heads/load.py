@@ -14,6 +14,8 @@ from transformers import PretrainedConfig
 from specsplit.errors import LoadError
 from specsplit.model.attention.interface import NAME
 from specsplit.model.attention.support import check_folder, refusing
+from specsplit.model.heads.block_config import BlockConfig
+from specsplit.model.heads.block_head import MASK_EMBEDDING, BlockHead
 from specsplit.model.heads.blocks import block_config
 from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.config import architecture, require_one_layer
@@ -21,11 +23,12 @@ from specsplit.model.heads.eagle import EagleHead
 from specsplit.model.heads.eagle3 import Eagle3Head
 from specsplit.model.heads.eagle3_config import MASK, Eagle3Config
 from specsplit.model.heads.head import Head
-from specsplit.model.heads.known_keys import EAGLE3_READ, EAGLE_READ, require_known
+from specsplit.model.heads.known_keys import BLOCK_READ, EAGLE3_READ, EAGLE_READ, require_known
 from specsplit.model.heads.layouts import (
     SPECULATORS,
     Family,
     Layout,
+    block_layout,
     eagle3_layout,
     eagle_layout,
     mtp_layout,
@@ -67,18 +70,11 @@ def load_head(
     for each in (folder, target):
         check_folder(each)
     with refusing(f"the head in {folder} cannot be loaded for the target in {target}"):
-        source = _Source(folder, target, kind, dtype, device, attn_implementation, max_context)
-        head, layout = _BUILDERS[source.family](source)
+        source = _Source(folder, target, dtype, device, attn_implementation, max_context)
+        source.require_runs_as(kind)
+        head, layout = _BUILDERS[source.family](source, kind)
         load_weights(head, source.checkpoint, layout, source.dtype)
-        if head.shape.max_context < head.target.max_context:
-            _log.warning(
-                "the head in %s was made for texts of %d tokens (max_position_embeddings), and its target is served with %d: "
-                "behind the first %d tokens of a text it drafts nothing",
-                folder,
-                head.shape.max_context,
-                head.target.max_context,
-                head.shape.max_context,
-            )
+        source.warn_of_reach(head.shape.max_context, head.target.max_context)
         if mesh is not None:
             head.shard(mesh)  # what others hold never reaches the device
         head.to(torch.device(device)).eval()
@@ -90,6 +86,30 @@ def load_head(
         return head
 
 
+def load_block_head(
+    folder: Path,
+    target: Path,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    attn_implementation: str = NAME,
+    max_context: int | None = None,
+) -> BlockHead:
+    """Load the block drafter in `folder`, DFlash, DFlash 2 or DSpark, as `load_head` loads others. Raises LoadError."""
+    for each in (folder, target):
+        check_folder(each)
+    with refusing(f"the block drafter in {folder} cannot be loaded for the target in {target}"):
+        source = _Source(folder, target, dtype, device, attn_implementation, max_context)
+        if not source.family.drafts_blocks:
+            raise LoadError(f"model folder {folder} holds {source.family.value}, which is no block drafter")
+        head, layout = _block(source)
+        load_weights(head, source.checkpoint, layout, source.dtype)
+        _take_mask_embedding(head, folder)
+        source.warn_of_reach(head.shape.max_context, head.target.max_context)
+        head.to(torch.device(device)).eval()
+        return head.requires_grad_(attn_implementation != NAME)
+
+
 class _Source:
     """A head's folder, and how it is to be loaded."""
 
@@ -97,7 +117,6 @@ class _Source:
         self,
         folder: Path,
         target: Path,
-        kind: DrafterKind,
         dtype: str,
         device: str,
         attn_implementation: str,
@@ -105,7 +124,6 @@ class _Source:
     ) -> None:
         self.folder: Final = folder
         self.target: Final = target
-        self.kind: Final = kind
         self.device: Final = device
         self.attn_implementation: Final = attn_implementation
         self.max_context: Final = max_context
@@ -113,9 +131,23 @@ class _Source:
         self.dtype: Final = self._dtype(dtype)
         self.checkpoint: Final = Checkpoint(folder)
         self.family: Final = family_of(folder, self.facts, self.checkpoint)
+
+    def require_runs_as(self, kind: DrafterKind) -> None:
+        """Raise LoadError if what is in the folder does not run as this kind."""
         if kind not in self.family.kinds:
-            raise LoadError(
-                f"model folder {folder} holds {self.family.value}, which runs as {' or '.join(self.family.kinds)}, not as {kind}"
+            runs = f"which runs as {' or '.join(self.family.kinds) or 'nothing yet'}, not as {kind}"
+            raise LoadError(f"model folder {self.folder} holds {self.family.value}, {runs}")
+
+    def warn_of_reach(self, own: int, served: int) -> None:
+        """Say in the log if the head was made for shorter texts than its target is served with."""
+        if own < served:
+            _log.warning(
+                "the head in %s was made for texts of %d tokens (max_position_embeddings), and its target is served with %d: "
+                "behind the first %d tokens of a text it drafts nothing",
+                self.folder,
+                own,
+                served,
+                own,
             )
 
     @property
@@ -186,7 +218,7 @@ def family_of(folder: Path, facts: dict[str, Any], checkpoint: Checkpoint) -> Fa
     raise LoadError(f"model folder {folder} holds no head that is known: found {found}")
 
 
-def _eagle(source: _Source) -> tuple[Head, Layout]:
+def _eagle(source: _Source, kind: DrafterKind) -> tuple[Head, Layout]:
     require_one_layer(source.facts)
     target, layout = source.target_embeddings(), eagle_layout(source.names)
     config = source.config(target, width=architecture(source.facts, source.max_context).hidden_size)
@@ -196,7 +228,7 @@ def _eagle(source: _Source) -> tuple[Head, Layout]:
     return head, layout
 
 
-def _eagle3(source: _Source) -> tuple[Head, Layout]:
+def _eagle3(source: _Source, kind: DrafterKind) -> tuple[Head, Layout]:
     own_lm_head = source.facts.get("draft_vocab_size") is not None or "lm_head.weight" in source.names
     target = source.target_embeddings(lm_head=not own_lm_head, own=source.own_embeddings())
     said = Eagle3Config.read(source.facts, source.names, target.num_layers)
@@ -227,12 +259,56 @@ def _eagle3(source: _Source) -> tuple[Head, Layout]:
     return head, layout
 
 
-def _mtp(source: _Source) -> tuple[Head, Layout]:
+def _block(source: _Source) -> tuple[BlockHead, Layout]:
+    own_lm_head = "lm_head.weight" in source.names
+    target = source.target_embeddings(lm_head=not own_lm_head, own=source.own_embeddings())
+    said = BlockConfig.read(source.facts, source.names, target.num_layers)
+    width = said.target_hidden_size or architecture(source.facts, source.max_context).hidden_size
+    config = source.config(target, width=width)
+    if config.model_type != "qwen3":
+        raise LoadError(f"a block drafter of {config.model_type} layers is not supported: expected those of qwen3")
+    source.require_embeddings(target, config.hidden_size)
+    if said.mask_token >= target.vocabulary.size:
+        raise LoadError(f"its mask is token {said.mask_token} of {target.vocabulary.size}")
+    whole = said.draft_vocab_size in (None, target.vocabulary.size) and "d2t" not in source.names
+    if not whole and not own_lm_head:
+        raise LoadError(
+            f"model folder {source.folder} lacks lm_head.weight, which a drafter of {said.draft_vocab_size} tokens needs"
+        )
+    with _META:
+        head = BlockHead(said, config, target, whole_vocabulary=whole, own_lm_head=own_lm_head, **source.common())
+        if MASK_EMBEDDING in source.names:
+            shape = source.checkpoint.shapes([MASK_EMBEDDING])[MASK_EMBEDDING]
+            head.mask_embedding = torch.nn.Parameter(torch.empty(shape))
+    require_known(source.folder, source.facts, config, BLOCK_READ)
+    return head, block_layout(source.family, source.names)
+
+
+def _take_mask_embedding(head: BlockHead, folder: Path) -> None:
+    """Take the mask's embedding out of the file of its own that some folders have. Raises LoadError for one of another width, or mask."""
+    file, found = folder / f"{MASK_EMBEDDING}.pt", head.mask_embedding
+    if file.is_file():
+        stored: Any = torch.load(file, map_location="cpu", weights_only=True)
+        if isinstance(stored, dict):
+            if stored.get("mask_token_id", head.said.mask_token) != head.said.mask_token:
+                raise LoadError(
+                    f"{file} is of token {stored['mask_token_id']}, and the mask of config.json is {head.said.mask_token}"
+                )
+            stored = stored["embedding"]
+        found = stored.to(head.dtype)
+    if found is None:
+        return
+    if found.numel() != head.config.hidden_size:
+        raise LoadError(f"{MASK_EMBEDDING} has {found.numel()} numbers, expected {head.config.hidden_size}")
+    head.mask_embedding = torch.nn.Parameter(found.detach().flatten())
+
+
+def _mtp(source: _Source, kind: DrafterKind) -> tuple[Head, Layout]:
     family = family_among(source.facts, source.names)
     assert family is not None
     layers = family.layers(source.names)
     _require_stated(source, len(layers))
-    recurrent = source.kind is DrafterKind.EAGLE
+    recurrent = kind is DrafterKind.EAGLE
     if recurrent and len(layers) > 1:
         raise LoadError(
             f"model folder {source.folder} holds {len(layers)} MTP layers: run it as {DrafterKind.MULTI_LAYER_EAGLE}, not as eagle"
@@ -275,7 +351,7 @@ def _require_stated(source: _Source, found: int) -> None:
                 )
 
 
-_BUILDERS: Final[dict[Family, Callable[[_Source], tuple[Head, Layout]]]] = {
+_BUILDERS: Final[dict[Family, Callable[[_Source, DrafterKind], tuple[Head, Layout]]]] = {
     Family.EAGLE: _eagle,
     Family.EAGLE3: _eagle3,
     Family.MTP: _mtp,

@@ -35,3 +35,17 @@ class HeadShape:
     def info(self) -> DrafterInfo:
         """The info of a drafter with this head."""
         return DrafterInfo(self.kind, self.model, self.vocabulary, self.max_context, self.need)
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """A block drafter as its engine and its peers see it."""
+
+    need: FeatureNeed
+    """The hidden states of the target that a feature consists of."""
+    max_context: int
+    """Longest sequence that it drafts for, in tokens."""
+    vocabulary: Vocabulary
+    """The target's: it reads and proposes the target's token ids."""
+    model: str
+    """Name of its folder."""

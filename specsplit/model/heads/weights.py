@@ -10,8 +10,7 @@ from torch import Tensor
 
 from specsplit.errors import LoadError
 from specsplit.model.heads.checkpoint import Checkpoint
-from specsplit.model.heads.eagle3 import Eagle3Head
-from specsplit.model.heads.head import Head
+from specsplit.model.heads.head_module import HeadModule
 from specsplit.model.heads.layouts import Layout
 from specsplit.model.heads.scaled import scales_of, unscaled
 
@@ -21,7 +20,7 @@ _EXACT: Final = "e_score_correction_bias"
 _MOST_NAMED: Final = 40
 
 
-def load_weights(head: Head, checkpoint: Checkpoint, layout: Layout, dtype: torch.dtype) -> None:
+def load_weights(head: HeadModule, checkpoint: Checkpoint, layout: Layout, dtype: torch.dtype) -> None:
     """Give `head`, built on the meta device, the checkpoint's tensors. Raises LoadError with every tensor that is wrong."""
     own = head.own_tensors()
     _require_tensors(own, checkpoint, layout)
@@ -29,8 +28,8 @@ def load_weights(head: Head, checkpoint: Checkpoint, layout: Layout, dtype: torc
         name: _read(name, tensor, checkpoint, layout, dtype) for name, tensor in own.items() if name not in _TABLES
     }
     head.load_state_dict(weights, strict=False, assign=True)
-    if isinstance(head, Eagle3Head) and "d2t" in own:
-        head.set_draft_tokens(_target_ids(checkpoint, head.shape.vocabulary.size))
+    if "d2t" in own:
+        head.set_draft_tokens(_target_ids(checkpoint, head.target.vocabulary.size))
 
 
 def _require_tensors(own: Mapping[str, Tensor], checkpoint: Checkpoint, layout: Layout) -> None:

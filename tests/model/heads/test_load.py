@@ -297,13 +297,13 @@ class TestKinds:
         )
 
     def test_another_speculator_is_named(self, tmp_path: Path, target: Path) -> None:
-        other = replace(speculators(), facts={**speculators().facts, "speculators_model_type": "dflash"})
+        other = replace(speculators(), facts={**speculators().facts, "speculators_model_type": "medusa"})
         refused(
             tmp_path,
             other,
             other.tensors(),
             target,
-            "speculators_model_type 'dflash', expected eagle or eagle3 or peagle",
+            "speculators_model_type 'medusa', expected eagle or eagle3 or peagle or dflash or dflash2 or dspark",
         )
 
     def test_more_than_one_layer_is_refused(self, tmp_path: Path, target: Path) -> None:

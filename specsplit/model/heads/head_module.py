@@ -1,0 +1,57 @@
+"""What all heads have in common: the part of the target that they share, and a vocabulary that may be smaller than the target's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from specsplit.model.heads.target import TargetEmbeddings
+
+
+class HeadModule(nn.Module):
+    """Parameters outside `target` are the head's own; `layouts` knows what they are called in a checkpoint."""
+
+    target_ids: Tensor | None
+    """The target's id of each of the head's tokens [draft V]; None if the head has the target's vocabulary."""
+    d2t: Tensor | None
+    """[draft V] int64: target id less draft id."""
+    t2d: Tensor | None
+    """[V] bool: the tokens that it proposes."""
+
+    def __init__(self, target: TargetEmbeddings) -> None:
+        super().__init__()
+        self.target = target
+        self.register_buffer("target_ids", None, persistent=False)
+        self.register_buffer("d2t", None)
+        self.register_buffer("t2d", None)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that it computes in."""
+        return self.target.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it computes on."""
+        return self.target.embeddings.device
+
+    def set_draft_tokens(self, target_ids: Tensor) -> None:
+        """Set the target's ids [draft V] of the head's tokens, each once."""
+        drafted = torch.arange(len(target_ids), device=target_ids.device)
+        chosen = torch.zeros(self.target.vocabulary.size, dtype=torch.bool, device=target_ids.device)
+        self.d2t = target_ids - drafted
+        self.t2d = chosen.index_fill(0, target_ids, True)
+        self.target_ids = target_ids
+
+    def in_target(self, drafted: Tensor) -> Tensor:
+        """Logits [..., draft V] -> float32 [..., V] over the target's vocabulary; -inf where the head has no token."""
+        drafted = drafted.float()
+        if self.target_ids is None:
+            return drafted
+        full = drafted.new_full((*drafted.shape[:-1], self.target.vocabulary.size), -torch.inf)
+        full[..., self.target_ids] = drafted
+        return full
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """List parameters and buffers by their names in this module, but those of the target."""
+        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("target.")}
