@@ -61,8 +61,10 @@ FROM rails AS engine
 ARG VARIANT=cpu
 # With it FlashInfer's kernels, compiled for the CUDA that torch brings: there is no compiler of CUDA in these images.
 ARG FLASHINFER_KERNELS=https://flashinfer.ai/whl/cu130
-# With it gcc too, about 180 MiB: triton compiles the launcher of every kernel in C, and keeps it here.
+# gcc, about 180 MiB, compiles the kernels in C for the processor that a service runs on, and the launchers of triton's. Both are kept here.
 ENV TRITON_CACHE_DIR=/tmp/triton
+ENV XDG_CACHE_HOME=/tmp/cache
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 RUN case "$VARIANT" in \
         cpu) index="--extra-index-url https://download.pytorch.org/whl/cpu" ;; \
         gpu) index="" ;; \
@@ -73,8 +75,7 @@ COPY --from=requirements /srv/engine.txt /srv/gpu.txt ./
 # Compiled at the end, on all cores; torch carries files for newer Pythons, which do not compile on this one.
 RUN pip --python /opt/specsplit/bin/python install --no-compile -c constraints.txt -r engine.txt \
     && { [ "$VARIANT" = cpu ] || { \
-        apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* \
-        && pip --python /opt/specsplit/bin/python install --no-compile -c constraints.txt -r gpu.txt \
+        pip --python /opt/specsplit/bin/python install --no-compile -c constraints.txt -r gpu.txt \
         && pip --python /opt/specsplit/bin/python install --no-compile --no-deps --index-url "$FLASHINFER_KERNELS" \
             "flashinfer-jit-cache==$(sed -n 's/^flashinfer-python==//p' constraints.txt)"; }; } \
     && { python -m compileall -q -j 0 /opt/specsplit/lib >/dev/null || true; }

@@ -21,9 +21,10 @@ class EngineSettings(MemberSettings):
     max_context: Count | None = Field(default=None, ge=16)
     """Tokens that a text may have with its prompt; unset: as many as the model takes. A model whose rotary positions change from some
     length on is served up to that length, and has to be told so here."""
-    attention: Literal["auto", "torch", "flashinfer"] = "auto"
-    """How attention is computed: torch (the reference, on any device), flashinfer (GPU kernels for float16 and bfloat16 and heads of 64,
-    128 or 256, out of the extra specsplit[gpu]) or auto: flashinfer where it can be had, else torch."""
+    attention: Literal["auto", "torch", "native", "flashinfer"] = "auto"
+    """How attention is computed: torch (the reference, on any device), native (a kernel in C for float32 on a CPU, compiled by gcc at the
+    first start), flashinfer (GPU kernels for float16 and bfloat16 and heads of 64, 128 or 256, out of the extra specsplit[gpu]) or auto:
+    flashinfer or native where they can be had, else torch."""
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
     """Type that keys and values are kept in: auto is that of the weights. One of 8 bits holds twice as many tokens as bfloat16 in the same
     memory, and rounds: text may be another than with auto, and is the same with any drafter and none."""

@@ -113,6 +113,7 @@ class TorchStatic:
     def __init__(self, runner: ModelRunner, most_tokens: int = 1 << 20) -> None:
         """Rows that see more than `most_tokens` have no room."""
         self._runner = runner
+        self._backend = TorchAttention(runner.kv, runner.pool.page_size)
         self._most_tokens = most_tokens
         self.plans: dict[Bucket, TorchForward] = {}
 
@@ -124,9 +125,8 @@ class TorchStatic:
 
     def plan(self, rows: Sequence[Row], bucket: Bucket, form: Any, half: int) -> None:
         batch = InputBatch(rows, self._runner.pool.tables, self._runner.device)
-        backend = self._runner.backend
-        assert isinstance(backend, TorchAttention) and len(batch.tokens) == bucket.tokens
-        self.plans[bucket] = backend.gathered(batch)
+        assert len(batch.tokens) == bucket.tokens
+        self.plans[bucket] = self._backend.gathered(batch)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,19 @@ from typing import Final
 import torch
 
 from specsplit.errors import LoadError
+from specsplit.model.attention import native_attention
 from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle
 from specsplit.model.attention.interface import BackendFactory
+from specsplit.model.attention.native_attention import NativeAttention
 from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.pages.kv import KVCache
 
-BACKENDS: Final[dict[str, BackendFactory]] = {"torch": TorchAttention, "flashinfer": FlashInferAttention}
-"""By name. `auto` is flashinfer where it can be had, and torch elsewhere."""
+BACKENDS: Final[dict[str, BackendFactory]] = {
+    "torch": TorchAttention,
+    "native": NativeAttention,
+    "flashinfer": FlashInferAttention,
+}
+"""By name. `auto` is flashinfer or native, where one of them can be had, and torch elsewhere."""
 
 
 def check_backend(name: str, device: torch.device) -> None:
@@ -22,7 +28,9 @@ def check_backend(name: str, device: torch.device) -> None:
         known = ", ".join(map(repr, ("auto", *BACKENDS)))
         raise LoadError(f"attention backend {name!r} is not there; expected one of {known}")
     if name == "flashinfer":
-        _refuse(obstacle(device))
+        _refuse(name, obstacle(device))
+    if name == "native":
+        _refuse(name, native_attention.obstacle_on(device))
 
 
 def choose_backend(name: str, kv: KVCache) -> str:
@@ -30,12 +38,16 @@ def choose_backend(name: str, kv: KVCache) -> str:
     check_backend(name, kv.device)
     if name == "torch":
         return name
-    problem = obstacle(kv.device, kv.dtype, kv.geometry, kv.stored)
-    if name == "flashinfer":
-        _refuse(problem)
-    return "flashinfer" if problem is None else "torch"
+    obstacles = {
+        "native": lambda: native_attention.obstacle(kv),
+        "flashinfer": lambda: obstacle(kv.device, kv.dtype, kv.geometry, kv.stored),
+    }
+    if name in obstacles:
+        _refuse(name, obstacles[name]())
+        return name
+    return next((name for name, problem in obstacles.items() if problem() is None), "torch")
 
 
-def _refuse(problem: str | None) -> None:
+def _refuse(name: str, problem: str | None) -> None:
     if problem is not None:
-        raise LoadError(f"attention = flashinfer cannot be had: {problem}, or take attention = auto or torch")
+        raise LoadError(f"attention = {name} cannot be had: {problem}, or take attention = auto or torch")

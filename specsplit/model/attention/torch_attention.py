@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _View:
+class View:
     """What the layers of one pattern see of a bucket."""
 
     slots: Tensor | slice
@@ -54,12 +54,14 @@ class _View:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Bucket:
+class Bucket:
+    """Rows that are attended to at once."""
+
     size: int
     """B: the rows of the bucket."""
     queries: Tensor | None
     """[B * Q] index into T of each query, padding repeats the row's first; None if that is all of T in order."""
-    views: Sequence[_View]
+    views: Sequence[View]
     """By pattern."""
 
 
@@ -70,7 +72,7 @@ class TorchForward:
     kv: KVCache
     write_slots: tuple[Tensor, Tensor]
     """[T] of layers that see all tokens, and of those that see a window."""
-    buckets: tuple[_Bucket, ...]
+    buckets: tuple[Bucket, ...]
     restore: Tensor | None
     """[T] index into the buckets' outputs end to end; None if they are T in order already."""
 
@@ -85,7 +87,7 @@ class TorchForward:
         for bucket in self.buckets:
             view = bucket.views[pattern]
             seen = self.kv.read(layer, view.slots)
-            parts.append(_attend_bucket(described, bucket, view.bias, query, seen, scaling, extras))
+            parts.append(attend_bucket(described, bucket, view.bias, query, seen, scaling, extras))
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
         return (out if self.restore is None else out.index_select(0, self.restore)).unsqueeze(0)
 
@@ -107,22 +109,22 @@ class TorchAttention:
         """Lay out any rows."""
         write_slots = batch.write_slots, batch.window_write_slots
         if len(batch.rows) == 1:  # nothing is padded
-            views = [_View(*view) for view in self._row_views(batch)]
-            return TorchForward(self._kv, write_slots, (_Bucket(1, None, views),), None)
+            views = [View(*view) for view in self._row_views(batch)]
+            return TorchForward(self._kv, write_slots, (Bucket(1, None, views),), None)
         members: dict[tuple[int, ...], list[int]] = {}
         for index, row in enumerate(batch.rows):
             key = (index,) if self._cuts(row) else _bucket_key(row)
             members.setdefault(key, []).append(index)
-        buckets: list[_Bucket] = []
+        buckets: list[Bucket] = []
         restore = np.empty(len(batch.tokens), dtype=np.int64)
         offset = 0
         for indices in members.values():
             queries, real = _query_index(batch.starts[indices], batch.queries[indices])
             if queries.size == restore.size and len(members) == 1:
-                return TorchForward(self._kv, write_slots, (self._bucket(batch, indices, None),), None)
+                return TorchForward(self._kv, write_slots, (self.bucket(batch, indices, None),), None)
             restore[queries[real]] = offset + np.flatnonzero(real)
             offset += queries.size
-            buckets.append(self._bucket(batch, indices, queries))
+            buckets.append(self.bucket(batch, indices, queries))
         return TorchForward(self._kv, write_slots, tuple(buckets), self._tensor(restore))
 
     def static(self, tables: PageTables, buckets: Buckets) -> None:
@@ -152,18 +154,19 @@ class TorchAttention:
         np.logical_not(row.tail_mask, out=hidden[0, :, row.pages.length - row.tail_mask.shape[1] :])
         return self._bias(hidden, group)
 
-    def _bucket(self, batch: InputBatch, indices: Sequence[int], queries: Ints | None) -> _Bucket:
-        return _Bucket(
+    def bucket(self, batch: InputBatch, indices: Sequence[int], queries: Ints | None = None) -> Bucket:
+        """Lay out some rows; queries [B, Q]: index into T of each, None if they are all that is attended to, in order."""
+        return Bucket(
             size=len(indices),
             queries=None if queries is None else self._tensor(queries.reshape(-1)),
             views=[self._view(batch, indices, pattern) for pattern in self._patterns],
         )
 
-    def _view(self, batch: InputBatch, indices: Sequence[int], pattern: Pattern) -> _View:
+    def _view(self, batch: InputBatch, indices: Sequence[int], pattern: Pattern) -> View:
         slots, rows = batch.slots(indices), [batch.rows[index] for index in indices]
         most = max(row.num_tokens for row in rows)
         if pattern.span == ALL and len(rows) == 1:
-            return _View(slots.reshape(-1), self._row_bias(rows[0], pattern.group))
+            return View(slots.reshape(-1), self._row_bias(rows[0], pattern.group))
         if pattern.span == ALL:
             hidden = np.ones((len(rows), most, slots.shape[1]), dtype=np.bool_)
             for row, unseen in zip(rows, hidden, strict=True):
@@ -172,7 +175,7 @@ class TorchAttention:
             hidden, listed = _hidden_within(rows, pattern.span, most)
             slots = batch.in_window(slots.gather(1, self._tensor(listed)))
             assert isinstance(slots, Tensor), "slots that are listed stay so"
-        return _View(slots.reshape(-1), self._bias_of(hidden, pattern.group))
+        return View(slots.reshape(-1), self._bias_of(hidden, pattern.group))
 
     def _bias_of(self, hidden: NDArray[np.bool_], group: int) -> Tensor | None:
         """The bias that hides what is `hidden` [B, Q, L]; None: nothing is."""
@@ -192,8 +195,8 @@ class TorchAttention:
 def plan_on_device(kv: KVCache, batch: DeviceBatch) -> TorchForward:
     """Lay out a batch that only the device knows, without waiting for it."""
     slots = batch.slots.reshape(-1)
-    views = [_View(slots, _bias_on_device(kv, batch, pattern)) for pattern in kv.geometry.patterns]
-    return TorchForward(kv, (batch.write_slots, batch.write_slots), (_Bucket(len(batch.slots), None, views),), None)
+    views = [View(slots, _bias_on_device(kv, batch, pattern)) for pattern in kv.geometry.patterns]
+    return TorchForward(kv, (batch.write_slots, batch.write_slots), (Bucket(len(batch.slots), None, views),), None)
 
 
 def _bias_on_device(kv: KVCache, batch: DeviceBatch, pattern: Pattern) -> Tensor:
@@ -251,9 +254,9 @@ def _show(row: Row, hidden: NDArray[np.bool_]) -> None:
     np.logical_not(row.tail_mask, out=hidden[:queries, length - tail : length])
 
 
-def _attend_bucket(
+def attend_bucket(
     layer: Layer,
-    bucket: _Bucket,
+    bucket: Bucket,
     bias: Bias,
     query: Tensor,
     seen: tuple[Tensor, Tensor],

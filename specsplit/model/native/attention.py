@@ -1,0 +1,107 @@
+"""The attention kernel in C: what it reads, and one call for a layer.
+
+T   tokens in the batch      H, K   query heads, KV heads      D, V   width of keys, width of values
+Q, L   new tokens of a row, tokens that it sees                E      the last of those L, which not every new token sees
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specsplit.model.native.library import library
+
+WIDTH: Final = 8
+"""D and V are multiples of it."""
+
+
+class SeenRow(NamedTuple):
+    """New tokens of a row, and what they see."""
+
+    start: int
+    """The first new token, as an index into T."""
+    slots: NDArray[np.int64]
+    """[L] where the KV of what it sees is, in order."""
+    sees: NDArray[np.bool_]
+    """[Q, E] which of the last E tokens each new one sees, itself included."""
+
+
+class _Row(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("start", "queries", "length", "tail")),
+        ("slots", ctypes.c_void_p),
+        ("sees", ctypes.c_void_p),
+    )
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("heads", "kv_heads", "key_width", "value_width")),
+        *((name, ctypes.c_int64) for name in ("query_token", "query_head")),
+        *((name, ctypes.c_int64) for name in ("key_slot", "key_head", "value_slot", "value_head")),
+        ("scaling", ctypes.c_float),
+    )
+
+
+class SeenRows:
+    """Rows of one forward, as layers that see the same read them."""
+
+    def __init__(self, rows: Sequence[SeenRow]) -> None:
+        self._kept: Final = [(np.ascontiguousarray(row.slots), np.ascontiguousarray(row.sees)) for row in rows]
+        # what the addresses below are of
+        self.count: Final = len(rows)
+        self.most: Final = max(len(row.sees) for row in rows)
+        """Q of the row with the most new tokens."""
+        self.array: Final = (_Row * len(rows))(
+            *(
+                _Row(row.start, *sees.shape[:1], len(slots), sees.shape[1], slots.ctypes.data, sees.ctypes.data)
+                for row, (slots, sees) in zip(rows, self._kept, strict=True)
+            )
+        )
+
+
+class LayerKernel:
+    """The kernel over the keys and values of one layer."""
+
+    def __init__(self, heads: int, keys: Tensor, values: Tensor) -> None:
+        """heads: H. Planes keys [slots, K, D] and values [slots, K, V], in float32 on the CPU, numbers of a head side by side.
+
+        Raises LoadError where there is no kernel.
+        """
+        self._kernels: Final = library()
+        self._planes: Final = keys, values
+        self._addresses: Final = [ctypes.c_void_p(plane.data_ptr()) for plane in self._planes]
+        (_, kv_heads, key_width), value_width = keys.shape, values.shape[2]
+        self._layer: Final = _Layer(
+            heads, kv_heads, key_width, value_width, 0, 0, *keys.stride()[:2], *values.stride()[:2]
+        )
+        self._reference: Final = ctypes.byref(self._layer)
+        self._shape: Final = heads, value_width
+
+    def attend(self, rows: SeenRows, query: Tensor, scaling: float, threads: int) -> Tensor:
+        """Attend with query [T, H, D] -> [T, H, V], of which what belongs to none of the rows is left as it was found."""
+        if query.stride(2) != 1:
+            query = query.contiguous()
+        layer, most, pool = self._layer, ctypes.c_int64(rows.most), ctypes.c_int64(threads)
+        layer.query_token, layer.query_head, _ = query.stride()
+        layer.scaling = scaling
+        out = torch.empty(len(query), *self._shape, dtype=torch.float32)
+        work = torch.empty(self._kernels.working_numbers(self._reference, most, pool), dtype=torch.float32)
+        self._kernels.attend(
+            self._reference,
+            rows.array,
+            ctypes.c_int64(rows.count),
+            most,
+            ctypes.c_void_p(query.data_ptr()),
+            *self._addresses,
+            ctypes.c_void_p(out.data_ptr()),
+            ctypes.c_void_p(work.data_ptr()),
+            pool,
+        )
+        return out
