@@ -36,6 +36,9 @@ ENTRIES: Mapping[str, CommandEntry] = MappingProxyType(
         "chat": CommandEntry(
             "chat", "chat", "Talk with the model of a running cluster: what was said is sent with every question."
         ),
+        "train-head": CommandEntry(
+            "train_head", "train_head", "Train a draft head for a target, on texts that the target writes itself."
+        ),
         "status": CommandEntry("status", "status", "Show the cluster: members, load, requests."),
         "plan": CommandEntry(
             "plan",

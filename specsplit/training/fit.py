@@ -1,15 +1,17 @@
-"""One training loop for every pocket model: cosine schedule, progress on one line, resume from the last checkpoint."""
+"""A training loop: cosine schedule, progress, resume from the last checkpoint."""
 
 from __future__ import annotations
 
 import math
-import time
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from specsplit.training.progress import Meter
 
 
 @dataclass(frozen=True)
@@ -31,29 +33,22 @@ class Schedule:
         return self.peak_lr * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def forget_another_targets(state: Path, digest: str) -> None:
-    """Delete the checkpoint in `state` if it was learnt from a target of other weights than `digest`."""
-    note = state.with_suffix(".target")
-    if state.exists() and (not note.exists() or note.read_text() != digest):
-        print("the target has changed since this training began: starting again", flush=True)
-        state.unlink()
-    note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(digest)
-
-
 def fit(
     model: nn.Module,
     loss_of_step: Callable[[int], Tensor],
     schedule: Schedule,
     state_file: Path,
     save: Callable[[], None],
+    meter: Meter,
 ) -> None:
-    """Train `model` for `schedule.steps` steps, going on from `state_file` if an earlier run left one.
+    """Train what requires a gradient of `model` for `schedule.steps` steps, going on from `state_file` if an earlier run left one.
 
-    `loss_of_step(step)` draws its own batch, seeded by `step`, so that a resumed run sees what an unbroken one would have.
+    `loss_of_step(step)` draws its own batch, seeded by `step`, so that a resumed run sees what an unbroken one would have. `save` is
+    called whenever the state has been saved.
     """
-    decayed = [p for p in model.parameters() if p.ndim >= 2]
-    plain = [p for p in model.parameters() if p.ndim < 2]
+    trained = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+    decayed = [tensor for tensor in trained.values() if tensor.ndim >= 2]
+    plain = [tensor for tensor in trained.values() if tensor.ndim < 2]
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": schedule.weight_decay}, {"params": plain, "weight_decay": 0.0}],
         lr=schedule.peak_lr, betas=(0.9, 0.95),
@@ -61,28 +56,25 @@ def fit(
     first = 0
     if state_file.exists():
         state = torch.load(state_file, weights_only=True)
-        model.load_state_dict(state["model"])
+        model.load_state_dict(state["model"], strict=False)
         optimizer.load_state_dict(state["optimizer"])
         first = state["step"]
-        print(f"resuming at step {first} of {schedule.steps}", flush=True)
     state_file.parent.mkdir(parents=True, exist_ok=True)
-    started, smooth = time.monotonic(), None
+    smooth: float | None = None
     for step in range(first, schedule.steps):
         for group in optimizer.param_groups:
             group["lr"] = schedule.lr(step)
         loss = loss_of_step(step)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)
+        nn.utils.clip_grad_norm_(trained.values(), schedule.clip)
         optimizer.step()
         smooth = loss.item() if smooth is None else 0.98 * smooth + 0.02 * loss.item()
         done = step + 1
-        if done % 20 == 0:
-            left = (time.monotonic() - started) / (done - first) * (schedule.steps - done)
-            print(
-                f"step {done}/{schedule.steps}  loss {smooth:.3f}  lr {schedule.lr(step):.1e}  {left / 60:.0f} min left",
-                flush=True,
-            )
+        meter(done, schedule.steps, f"loss {smooth:.3f}")
         if done % schedule.save_every == 0 or done == schedule.steps:
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": done}, state_file)
+            state = {"model": {name: tensor.detach() for name, tensor in trained.items()}, "optimizer": optimizer.state_dict()}
+            unfinished = state_file.with_suffix(".new")
+            torch.save({**state, "step": done}, unfinished)
+            os.replace(unfinished, state_file)
             save()

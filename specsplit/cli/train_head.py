@@ -1,0 +1,139 @@
+"""`specsplit train-head`: a draft head for one's own target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from specsplit.cli.say import say
+from specsplit.cli.signals import ctrl_c_at_once, sigterm_as_ctrl_c
+from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.interpreter import importing
+from specsplit.training.order import KINDS, WITH_TRAINER, HeadOrder
+from specsplit.values import DrafterKind
+
+_RUN: Final = "specsplit.training.run"
+"""Imported by name: it needs torch, which the command line does without."""
+
+
+def train_head(
+    *,
+    target: Annotated[Path, typer.Option("--target", metavar="FOLDER", help="The target that the head is for.")],
+    data: Annotated[
+        list[Path],
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            help='Lines of {"messages": [...]}, {"prompt": "..."} or {"text": "..."} (.jsonl), or plain text. May be given repeatedly.',
+        ),
+    ],
+    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help=f"{', '.join(KINDS)}.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="The head's folder; an unfinished run in it is gone on with.")
+    ],
+    trainer: Annotated[
+        Path | None,
+        typer.Option(
+            "--trainer",
+            metavar="PYTHON",
+            help=f"For {', '.join(WITH_TRAINER)}: the Python that has speculators; this one or build/speculators if left out.",
+        ),
+    ] = None,
+    as_written: Annotated[
+        bool,
+        typer.Option("--as-written", help="Learn from answers and texts as they stand; the target writes its own if left out."),
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="Of what the target writes; held-out texts are written greedily.")
+    ] = HeadOrder.temperature,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", help="Of what the target writes to one prompt.")
+    ] = HeadOrder.max_new_tokens,
+    max_length: Annotated[int, typer.Option("--max-length", help="Tokens of one text, prompt included.")] = HeadOrder.max_length,
+    samples: Annotated[
+        int | None, typer.Option("--samples", help="Texts at most, held-out ones included; all if left out.")
+    ] = None,
+    held_out: Annotated[
+        int | None, typer.Option("--held-out", help="Texts that are not learnt from; one in twenty if left out.")
+    ] = None,
+    epochs: Annotated[int, typer.Option("--epochs", help="How often each text is learnt from.")] = HeadOrder.epochs,
+    batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens of one step.")] = HeadOrder.batch_tokens,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", help="At its peak.")] = HeadOrder.learning_rate,
+    depth: Annotated[
+        int, typer.Option("--depth", help="Steps ahead that the head learns; the layers of multi_layer_eagle.")
+    ] = HeadOrder.depth,
+    layers: Annotated[
+        str | None,
+        typer.Option("--layers", metavar="2,12,21", help="For eagle3: the hidden states that it reads, k behind k decoder layers."),
+    ] = None,
+    draft_vocab: Annotated[
+        int | None, typer.Option("--draft-vocab", help="For eagle3: tokens that it proposes; all, 32,000 at most, if left out.")
+    ] = None,
+    intermediate_size: Annotated[
+        int | None, typer.Option("--intermediate-size", help="For multi_layer_eagle: width of its MLPs; the target's if left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of everything that is drawn.")] = HeadOrder.seed,
+    dtype: Annotated[str, typer.Option("--dtype", help="That the target computes in.")] = HeadOrder.dtype,
+    device: Annotated[str, typer.Option("--device", help="The target's.")] = HeadOrder.device,
+) -> None:
+    """Train a draft head for a target, on texts that the target writes itself."""
+    order = HeadOrder(
+        target=target,
+        data=tuple(data),
+        kind=_kind(kind),
+        out=out,
+        trainer=trainer,
+        as_written=as_written,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        max_length=max_length,
+        samples=samples,
+        held_out=held_out,
+        epochs=epochs,
+        batch_tokens=batch_tokens,
+        learning_rate=learning_rate,
+        depth=depth,
+        layers=_layers(layers),
+        draft_vocab=draft_vocab,
+        intermediate_size=intermediate_size,
+        seed=seed,
+        dtype=dtype,
+        device=device,
+    )
+    train = _training()
+    try:
+        with sigterm_as_ctrl_c():
+            figures = train(order, lambda line: say(line, err=True))
+    except KeyboardInterrupt:
+        say(f"stopped; the same command goes on with what is in {out}", err=True)
+        raise typer.Abort from None
+    shares = ", ".join(f"{share:.2f}" for share in figures.agreement)
+    say(f"{out}: {figures.accept_length:.2f} tokens a step with a chain of {depth} on held-out texts; right by step: {shares}")
+    say(f"serve it: specsplit serve drafter --kind {kind} --model {out} --target {target}")
+
+
+def _kind(name: str) -> DrafterKind:
+    try:
+        return DrafterKind(name)
+    except ValueError as error:
+        raise InvalidRequest("--kind", f"is {name!r}, expected {' or '.join(KINDS)}") from error
+
+
+def _layers(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(each) for each in text.split(",")) if text else ()
+    except ValueError as error:
+        raise InvalidRequest("--layers", f"is {text!r}, expected numbers with commas between, as in 2,12,21") from error
+
+
+def _training() -> Callable[..., Any]:
+    """The code that trains. Raises Unavailable if what it needs is not installed."""
+    try:
+        with ctrl_c_at_once(), importing():
+            return import_module(_RUN).train_head
+    except ModuleNotFoundError as error:
+        raise Unavailable(f"train-head cannot start: {error}; install the engine with: pip install 'specsplit[engine]'") from error

@@ -1,0 +1,112 @@
+"""What `specsplit train-head` is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from specsplit.errors import InvalidRequest, Unsupported
+from specsplit.values import DrafterKind
+from specsplit.values.sampling import MAX_TEMPERATURE
+
+KINDS: Final = (DrafterKind.EAGLE3, DrafterKind.EAGLE, DrafterKind.MULTI_LAYER_EAGLE)
+"""The kinds that can be trained."""
+WITH_TRAINER: Final = (DrafterKind.EAGLE3,)
+"""Those of them that the trainer of `speculators` trains."""
+LEAST_LENGTH: Final = 32
+"""Tokens of the shortest text that may be asked for."""
+
+
+@dataclass(frozen=True)
+class HeadOrder:
+    """One head to be trained. Raises InvalidRequest or Unsupported, naming the option, for what cannot be."""
+
+    target: Path
+    data: tuple[Path, ...]
+    """Files of conversations, prompts or texts."""
+    kind: DrafterKind
+    out: Path
+    """The head's folder; until it is done its subfolder `training` holds what a later run goes on from."""
+    trainer: Path | None = None
+    """The Python that has `speculators`; None: this one, or that in build/speculators."""
+    as_written: bool = False
+    """Learn from answers and texts as they stand in the files, in the place of those that the target writes."""
+    temperature: float = 0.7
+    """Of what the target writes. Held-out texts are always written greedily."""
+    max_new_tokens: int = 256
+    """Of what the target writes to one prompt."""
+    max_length: int = 1024
+    """Tokens of one text, prompt included; no more than the target's context."""
+    samples: int | None = None
+    """Texts at most, held-out ones included; None: all."""
+    held_out: int | None = None
+    """Texts that are not learnt from; None: one in twenty."""
+    epochs: int = 5
+    batch_tokens: int = 2048
+    """Tokens of one step of training, at least those of one text."""
+    learning_rate: float = 1e-3
+    depth: int = 4
+    """Steps ahead that the head learns, and that its figures are measured at; the layers of a multi_layer_eagle head."""
+    layers: tuple[int, ...] = ()
+    """Hidden states that an eagle3 head reads, k behind k decoder layers; empty: 2, L // 2 and L - 3 of L layers."""
+    draft_vocab: int | None = None
+    """Tokens that an eagle3 head proposes, those that are most frequent; None: all, 32,000 at most."""
+    intermediate_size: int | None = None
+    """Width of the MLPs of the layers of a multi_layer_eagle head; None: the target's."""
+    seed: int = 0
+    dtype: str = "float32"
+    """That the target computes in."""
+    device: str = "cpu"
+    """The target's; the trainer takes an accelerator where it finds one."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise Unsupported("--kind", f"{self.kind} is not trained here; expected {' or '.join(KINDS)}")
+        if not self.target.is_dir():
+            raise InvalidRequest("--target", f"there is no folder {self.target}; name the folder of the target model")
+        if not (self.target / "config.json").is_file():
+            raise InvalidRequest("--target", f"{self.target} has no config.json; name a folder in the Hugging Face layout")
+        if not self.data:
+            raise InvalidRequest("--data", "names no file; expected .jsonl or plain text")
+        for file in self.data:
+            if not file.is_file():
+                raise InvalidRequest("--data", f"there is no file {file}; expected .jsonl or plain text")
+        self._check_numbers()
+        self._check_fit()
+
+    def _check_numbers(self) -> None:
+        least = {
+            "max_new_tokens": 1,
+            "max_length": LEAST_LENGTH,
+            "samples": 2,
+            "held_out": 1,
+            "epochs": 1,
+            "batch_tokens": LEAST_LENGTH,
+            "depth": 1,
+            "draft_vocab": 1,
+            "intermediate_size": 1,
+        }
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise InvalidRequest(option(name), f"is {value}, expected at least {bound}")
+        if not 0 <= self.temperature <= MAX_TEMPERATURE:
+            raise InvalidRequest("--temperature", f"is {self.temperature}, expected 0 to {MAX_TEMPERATURE}")
+        if not 0 < self.learning_rate < 1:
+            raise InvalidRequest("--learning-rate", f"is {self.learning_rate}, expected above 0 and below 1")
+
+    def _check_fit(self) -> None:
+        of_eagle3 = {"layers": self.layers, "draft_vocab": self.draft_vocab, "trainer": self.trainer}
+        for name, value in of_eagle3.items():
+            if value and self.kind not in WITH_TRAINER:
+                raise InvalidRequest(option(name), f"goes with {' or '.join(WITH_TRAINER)} alone, and --kind is {self.kind}")
+        if self.intermediate_size is not None and self.kind is not DrafterKind.MULTI_LAYER_EAGLE:
+            raise InvalidRequest("--intermediate-size", f"goes with multi_layer_eagle alone, and --kind is {self.kind}")
+        if len(set(self.layers)) < len(self.layers):
+            raise InvalidRequest("--layers", f"names a layer twice: {', '.join(map(str, self.layers))}")
+
+
+def option(field: str) -> str:
+    """Return the name of a field on the command line."""
+    return "--" + field.replace("_", "-")
