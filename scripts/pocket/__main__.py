@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from specsplit.training.order import KINDS
 from specsplit.values import DrafterKind
 
 MODELS = Path("models/pocket")
@@ -19,10 +20,10 @@ def main() -> None:
     target.add_argument("--steps", type=int, default=2350)
     draft = stages.add_parser("draft", help="the standalone draft, distilled from the target (about 15 minutes)")
     draft.add_argument("--steps", type=int, default=2000)
-    head = stages.add_parser("head", help="a draft head on the target's features (10 to 25 minutes)")
-    head.add_argument("kind", choices=[kind.value for kind in DrafterKind if kind.is_head])
-    head.add_argument("--steps", type=int, help="other than the recipe's")
-    stages.add_parser("card", help="measure all on held-out files and write the model cards")
+    head = stages.add_parser("head", help="a draft head on the target's features, as specsplit train-head makes it")
+    head.add_argument("kind", choices=[kind.value for kind in KINDS])
+    head.add_argument("--epochs", type=int, help="other than the recipe's")
+    stages.add_parser("card", help="measure target and draft on held-out files and write their model cards")
     options = parser.parse_args()
     # Imported late: --help need not wait for torch.
     if options.stage == "target":
@@ -36,12 +37,11 @@ def main() -> None:
     elif options.stage == "head":
         from scripts.pocket import heads as stage  # noqa: PLC0415
 
-        stage.train(DrafterKind(options.kind), MODELS, STATE, options.steps)
+        stage.train(DrafterKind(options.kind), MODELS, STATE, options.epochs)
     else:
-        from scripts.pocket import card, head_card  # noqa: PLC0415
+        from scripts.pocket import card  # noqa: PLC0415
 
         card.write(MODELS)
-        head_card.write_heads(MODELS)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from transformers import LlamaForCausalLM
 from scripts.pocket import continuations, vocabulary
 from scripts.pocket.corpus import split
 from scripts.pocket.target import CONTEXT, config, save_bf16, windows
-from scripts.pocket.training import Schedule, fit, forget_another_targets
+from specsplit.training.fit import Schedule, fit
+from specsplit.training.progress import metering
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 BATCHES = 24  # of 64 continuations of 192 tokens each
@@ -34,6 +35,16 @@ def load(folder: Path) -> LlamaForCausalLM:
 def digest_of(folder: Path) -> str:
     """Hex SHA-256 of the weights in `folder`."""
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def forget_another_targets(state: Path, digest: str) -> None:
+    """Delete the checkpoint in `state` if it was learnt from a target of other weights than `digest`."""
+    note = state.with_suffix(".target")
+    if state.exists() and (not note.exists() or note.read_text() != digest):
+        print("the target has changed since this training began: starting again", flush=True)
+        state.unlink()
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(digest)
 
 
 def divergence(target: LlamaForCausalLM, draft: LlamaForCausalLM, tokens: Tensor) -> Tensor:
@@ -64,6 +75,7 @@ def train(target_folder: Path, draft_folder: Path, state_folder: Path, steps: in
 
     state = state_folder / "draft.pt"
     forget_another_targets(state, digest)
-    fit(draft, loss_of_step, Schedule(steps, peak_lr=4e-3), state, lambda: save_bf16(draft, draft_folder))
+    with metering("training") as meter:
+        fit(draft, loss_of_step, Schedule(steps, peak_lr=4e-3), state, lambda: save_bf16(draft, draft_folder), meter)
     if digest_of(target_folder) != digest:
         print("warning: the target's weights changed while its draft was trained; run this stage again", flush=True)

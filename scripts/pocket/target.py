@@ -11,7 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from scripts.pocket import vocabulary
 from scripts.pocket.corpus import split
-from scripts.pocket.training import Schedule, fit
+from specsplit.training.fit import Schedule, fit
+from specsplit.training.progress import metering
 
 CONTEXT = 512
 
@@ -59,4 +60,5 @@ def train(folder: Path, state: Path, steps: int) -> None:
         )
         return model(input_ids=batch, labels=batch).loss
 
-    fit(model, loss_of_step, Schedule(steps, peak_lr=2e-3), state, lambda: save_bf16(model, folder))
+    with metering("training") as meter:
+        fit(model, loss_of_step, Schedule(steps, peak_lr=2e-3), state, lambda: save_bf16(model, folder), meter)

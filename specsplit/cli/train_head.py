@@ -13,11 +13,17 @@ from specsplit.cli.say import say
 from specsplit.cli.signals import ctrl_c_at_once, sigterm_as_ctrl_c
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.interpreter import importing
-from specsplit.training.order import KINDS, WITH_TRAINER, HeadOrder
+from specsplit.training.order import BOUNDS, KINDS, WITH_TRAINER, HeadOrder, option
 from specsplit.values import DrafterKind
 
 _RUN: Final = "specsplit.training.run"
 """Imported by name: it needs torch, which the command line does without."""
+
+
+def _number(field: str, line: str) -> Any:
+    """Make the option of a number, with its bounds."""
+    least, most = BOUNDS[field]
+    return typer.Option(option(field), min=least, max=most, help=line, show_default=True)
 
 
 def train_head(
@@ -33,7 +39,8 @@ def train_head(
     ],
     kind: Annotated[str, typer.Option("--kind", metavar="KIND", help=f"{', '.join(KINDS)}.")],
     out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="The head's folder; an unfinished run in it is gone on with.")
+        Path,
+        typer.Option("--out", metavar="FOLDER", help="The head's folder; an unfinished run in it is gone on with."),
     ],
     trainer: Annotated[
         Path | None,
@@ -45,38 +52,46 @@ def train_head(
     ] = None,
     as_written: Annotated[
         bool,
-        typer.Option("--as-written", help="Learn from answers and texts as they stand; the target writes its own if left out."),
+        typer.Option(
+            "--as-written", help="Learn from answers and texts as they stand; the target writes its own if left out."
+        ),
     ] = False,
     temperature: Annotated[
-        float, typer.Option("--temperature", help="Of what the target writes; held-out texts are written greedily.")
+        float, _number("temperature", "Of what the target writes; held-out texts are written greedily.")
     ] = HeadOrder.temperature,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", help="Of what the target writes to one prompt.")
+        int, _number("max_new_tokens", "Of what the target writes to one prompt.")
     ] = HeadOrder.max_new_tokens,
-    max_length: Annotated[int, typer.Option("--max-length", help="Tokens of one text, prompt included.")] = HeadOrder.max_length,
+    max_length: Annotated[int, _number("max_length", "Tokens of one text, prompt included.")] = HeadOrder.max_length,
     samples: Annotated[
-        int | None, typer.Option("--samples", help="Texts at most, held-out ones included; all if left out.")
+        int | None, _number("samples", "Texts at most, held-out ones included; all if left out.")
     ] = None,
     held_out: Annotated[
-        int | None, typer.Option("--held-out", help="Texts that are not learnt from; one in twenty if left out.")
+        int | None, _number("held_out", "Texts that are not learnt from; one in twenty if left out.")
     ] = None,
-    epochs: Annotated[int, typer.Option("--epochs", help="How often each text is learnt from.")] = HeadOrder.epochs,
-    batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens of one step.")] = HeadOrder.batch_tokens,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", help="At its peak.")] = HeadOrder.learning_rate,
+    epochs: Annotated[int, _number("epochs", "How often each text is learnt from.")] = HeadOrder.epochs,
+    batch_tokens: Annotated[int, _number("batch_tokens", "Tokens of one step.")] = HeadOrder.batch_tokens,
+    learning_rate: Annotated[float, _number("learning_rate", "At its peak.")] = HeadOrder.learning_rate,
     depth: Annotated[
-        int, typer.Option("--depth", help="Steps ahead that the head learns; the layers of multi_layer_eagle.")
+        int, _number("depth", "Steps ahead that the head learns; the layers of multi_layer_eagle.")
     ] = HeadOrder.depth,
     layers: Annotated[
         str | None,
-        typer.Option("--layers", metavar="2,12,21", help="For eagle3: the hidden states that it reads, k behind k decoder layers."),
+        typer.Option(
+            "--layers",
+            metavar="2,12,21",
+            help="For eagle3: the hidden states that it reads, k behind k decoder layers.",
+        ),
     ] = None,
     draft_vocab: Annotated[
-        int | None, typer.Option("--draft-vocab", help="For eagle3: tokens that it proposes; all, 32,000 at most, if left out.")
+        int | None,
+        _number("draft_vocab", "For eagle3: tokens that it proposes; all, 32,000 at most, if left out."),
     ] = None,
     intermediate_size: Annotated[
-        int | None, typer.Option("--intermediate-size", help="For multi_layer_eagle: width of its MLPs; the target's if left out.")
+        int | None,
+        _number("intermediate_size", "For multi_layer_eagle: width of its MLPs; the target's if left out."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of everything that is drawn.")] = HeadOrder.seed,
+    seed: Annotated[int, _number("seed", "Of everything that is drawn.")] = HeadOrder.seed,
     dtype: Annotated[str, typer.Option("--dtype", help="That the target computes in.")] = HeadOrder.dtype,
     device: Annotated[str, typer.Option("--device", help="The target's.")] = HeadOrder.device,
 ) -> None:
@@ -112,7 +127,9 @@ def train_head(
         say(f"stopped; the same command goes on with what is in {out}", err=True)
         raise typer.Abort from None
     shares = ", ".join(f"{share:.2f}" for share in figures.agreement)
-    say(f"{out}: {figures.accept_length:.2f} tokens a step with a chain of {depth} on held-out texts; right by step: {shares}")
+    say(
+        f"{out}: {figures.accept_length:.2f} tokens a step with a chain of {depth} on held-out texts; right by step: {shares}"
+    )
     say(f"serve it: specsplit serve drafter --kind {kind} --model {out} --target {target}")
 
 
@@ -136,4 +153,6 @@ def _training() -> Callable[..., Any]:
         with ctrl_c_at_once(), importing():
             return import_module(_RUN).train_head
     except ModuleNotFoundError as error:
-        raise Unavailable(f"train-head cannot start: {error}; install the engine with: pip install 'specsplit[engine]'") from error
+        raise Unavailable(
+            f"train-head cannot start: {error}; install the engine with: pip install 'specsplit[engine]'"
+        ) from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from specsplit.features import FeatureNeed
 from specsplit.training.figures import Figures
 from specsplit.training.order import HeadOrder
 from specsplit.values import DrafterKind
@@ -55,20 +56,22 @@ tags: [speculative-decoding, {order.kind.value}]
 
 # {order.kind.value} head for {order.target.resolve().name}
 
-{_WHAT[order.kind]} that guesses what this target writes, and is of no use for anything else: {record.parameters:,} parameters, hidden
-states {", ".join("last" if layer < 0 else str(layer) for layer in record.layers)} of the target, bfloat16. What it lacks is the target's.
+{_WHAT[order.kind]} that guesses what this target writes, and is of no use for anything else:
+{record.parameters:,} parameters, bfloat16. It reads hidden states {_numbers(record.layers)} of the target (k: behind k decoder layers).
+What it lacks is the target's.
 
     specsplit serve drafter --kind {order.kind.value} --model THIS_FOLDER --target TARGET_FOLDER
 
 ## Data
 
-{", ".join(file.name for file in order.data)}: {record.learnt:,} texts of {record.tokens:,} tokens were learnt from, {record.answers:,} of these
-tokens as answers, {written}. {record.left_out or "Nothing was left out."}
+{", ".join(file.name for file in order.data)}: {record.learnt:,} texts of {record.tokens:,} tokens were learnt from,
+{record.answers:,} of these tokens as answers, {written}.
+{record.left_out or "Nothing was left out."}
 
 ## Training
 
-`specsplit train-head`, by {record.by}: {record.steps:,} steps of at most {order.batch_tokens:,} tokens, {order.epochs} epochs, learning rate
-{order.learning_rate:g}, {order.depth} steps deep, seed {order.seed}.
+`specsplit train-head`, by {record.by}: {record.steps:,} steps of at most {order.batch_tokens:,} tokens,
+{order.epochs} epochs, learning rate {order.learning_rate:g}, {order.depth} steps deep, seed {order.seed}.
 
 ## Held-out figures
 
@@ -81,3 +84,7 @@ the last token, step k up to the one k - 1 before it; the tokens between are the
 
 Tokens per step of the target with a chain of {len(figures.agreement)} drafted tokens: **{figures.accept_length:.2f}**.
 """
+
+
+def _numbers(layers: tuple[int, ...]) -> str:
+    return FeatureNeed(layers).layer_names

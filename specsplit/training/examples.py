@@ -35,7 +35,9 @@ def read_examples(files: Sequence[Path]) -> list[Example]:
     """
     found = [example for file in files for example in _of_file(file)]
     if not found:
-        raise InvalidRequest("--data", f"{', '.join(map(str, files))} holds nothing; {_EXPECTED} on every line, or plain text")
+        raise InvalidRequest(
+            "--data", f"{', '.join(map(str, files))} holds nothing; {_EXPECTED} on every line, or plain text"
+        )
     return found
 
 
@@ -57,11 +59,15 @@ def _of_line(place: str, line: str) -> Example:
     try:
         entry: object = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest("--data", f"{place} is no JSON ({error}): {quoted(line)}; {_EXPECTED} on every line") from error
+        raise InvalidRequest(
+            "--data", f"{place} is no JSON ({error}): {quoted(line)}; {_EXPECTED} on every line"
+        ) from error
     facts = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
     named = [name for name in ("messages", "prompt", "text") if name in facts]
     if len(named) != 1:
-        raise InvalidRequest("--data", f"{place} has {' and '.join(named) or 'none of its keys'}: {quoted(line)}; {_EXPECTED}")
+        raise InvalidRequest(
+            "--data", f"{place} has {' and '.join(named) or 'none of its keys'}: {quoted(line)}; {_EXPECTED}"
+        )
     value = facts[named[0]]
     if named[0] == "messages":
         return Example(place, messages=_messages(place, value))
@@ -78,9 +84,12 @@ def _messages(place: str, value: object) -> Messages:
         role, content = facts.get("role"), facts.get("content")
         if not isinstance(role, str) or not isinstance(content, str):
             raise InvalidRequest(
-                "--data", f'{place}: a message is {quoted(repr(entry))}, expected {{"role": "...", "content": "..."}} of texts'
+                "--data",
+                f'{place}: a message is {quoted(repr(entry))}, expected {{"role": "...", "content": "..."}} of texts',
             )
         messages.append((role, content))
     if not any(role != ASSISTANT for role, _ in messages):
-        raise InvalidRequest("--data", f"{place}: messages holds nothing that is said to the assistant; expected a user's message")
+        raise InvalidRequest(
+            "--data", f"{place}: messages holds nothing that is said to the assistant; expected a user's message"
+        )
     return tuple(messages)

@@ -73,7 +73,10 @@ def fit(
         done = step + 1
         meter(done, schedule.steps, f"loss {smooth:.3f}")
         if done % schedule.save_every == 0 or done == schedule.steps:
-            state = {"model": {name: tensor.detach() for name, tensor in trained.items()}, "optimizer": optimizer.state_dict()}
+            state = {
+                "model": {name: tensor.detach() for name, tensor in trained.items()},
+                "optimizer": optimizer.state_dict(),
+            }
             unfinished = state_file.with_suffix(".new")
             torch.save({**state, "step": done}, unfinished)
             os.replace(unfinished, state_file)

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.values import DrafterKind
+from specsplit.values.bounds import INT32_MAX
 from specsplit.values.sampling import MAX_TEMPERATURE
 
 KINDS: Final = (DrafterKind.EAGLE3, DrafterKind.EAGLE, DrafterKind.MULTI_LAYER_EAGLE)
 """The kinds that can be trained."""
 WITH_TRAINER: Final = (DrafterKind.EAGLE3,)
 """Those of them that the trainer of `speculators` trains."""
-LEAST_LENGTH: Final = 32
-"""Tokens of the shortest text that may be asked for."""
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "temperature": (0, MAX_TEMPERATURE),
+    "max_new_tokens": (1, INT32_MAX),
+    "max_length": (32, INT32_MAX),
+    "samples": (2, INT32_MAX),
+    "held_out": (1, INT32_MAX),
+    "epochs": (1, INT32_MAX),
+    "batch_tokens": (32, INT32_MAX),
+    "learning_rate": (0, 1),
+    "depth": (1, 64),
+    "draft_vocab": (1, INT32_MAX),
+    "intermediate_size": (1, INT32_MAX),
+    "seed": (0, INT32_MAX),
+}
+"""The least and the most of every number."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +81,9 @@ class HeadOrder:
         if not self.target.is_dir():
             raise InvalidRequest("--target", f"there is no folder {self.target}; name the folder of the target model")
         if not (self.target / "config.json").is_file():
-            raise InvalidRequest("--target", f"{self.target} has no config.json; name a folder in the Hugging Face layout")
+            raise InvalidRequest(
+                "--target", f"{self.target} has no config.json; name a folder in the Hugging Face layout"
+            )
         if not self.data:
             raise InvalidRequest("--data", "names no file; expected .jsonl or plain text")
         for file in self.data:
@@ -76,31 +93,20 @@ class HeadOrder:
         self._check_fit()
 
     def _check_numbers(self) -> None:
-        least = {
-            "max_new_tokens": 1,
-            "max_length": LEAST_LENGTH,
-            "samples": 2,
-            "held_out": 1,
-            "epochs": 1,
-            "batch_tokens": LEAST_LENGTH,
-            "depth": 1,
-            "draft_vocab": 1,
-            "intermediate_size": 1,
-        }
-        for name, bound in least.items():
+        for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and value < bound:
-                raise InvalidRequest(option(name), f"is {value}, expected at least {bound}")
-        if not 0 <= self.temperature <= MAX_TEMPERATURE:
-            raise InvalidRequest("--temperature", f"is {self.temperature}, expected 0 to {MAX_TEMPERATURE}")
-        if not 0 < self.learning_rate < 1:
-            raise InvalidRequest("--learning-rate", f"is {self.learning_rate}, expected above 0 and below 1")
+            if value is not None and not least <= value <= most:
+                raise InvalidRequest(option(name), f"is {value}, expected {least:,} to {most:,}")
+        if not self.learning_rate:
+            raise InvalidRequest("--learning-rate", "is 0, with which nothing is learnt")
 
     def _check_fit(self) -> None:
         of_eagle3 = {"layers": self.layers, "draft_vocab": self.draft_vocab, "trainer": self.trainer}
         for name, value in of_eagle3.items():
             if value and self.kind not in WITH_TRAINER:
-                raise InvalidRequest(option(name), f"goes with {' or '.join(WITH_TRAINER)} alone, and --kind is {self.kind}")
+                raise InvalidRequest(
+                    option(name), f"goes with {' or '.join(WITH_TRAINER)} alone, and --kind is {self.kind}"
+                )
         if self.intermediate_size is not None and self.kind is not DrafterKind.MULTI_LAYER_EAGLE:
             raise InvalidRequest("--intermediate-size", f"goes with multi_layer_eagle alone, and --kind is {self.kind}")
         if len(set(self.layers)) < len(self.layers):

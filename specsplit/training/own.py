@@ -53,14 +53,18 @@ def train(order: HeadOrder, lessons: Lessons, out: Path, meter: Meter) -> int:
     if not indices:
         raise LoadError(f"no text has more than the {order.depth + 1} tokens that a head of depth {order.depth} needs")
     lengths = [len(lessons.text(index).tokens) for index in indices]
-    batches = [each for epoch in range(order.epochs) for each in batches_of(lengths, order.batch_tokens, order.seed, epoch)]
+    batches = [
+        each for epoch in range(order.epochs) for each in batches_of(lengths, order.batch_tokens, order.seed, epoch)
+    ]
 
     def loss_of_step(step: int) -> Tensor:
         batch = Batch.of(head, [lessons.lesson(indices[number]) for number in batches[step]])
         return loss_of(head, recipe, batch, order.depth, step)
 
     steps = len(batches)
-    schedule = Schedule(steps, order.learning_rate, warmup_steps=max(1, steps // _WARM_UP), save_every=max(1, min(100, steps // 4)))
+    schedule = Schedule(
+        steps, order.learning_rate, warmup_steps=max(1, steps // _WARM_UP), save_every=max(1, min(100, steps // 4))
+    )
     fit(head, loss_of_step, schedule, lessons.folder / STATE, lambda: None, meter)
     save_head(head, out, dtype=torch.bfloat16)
     return steps
@@ -73,4 +77,6 @@ def _final_norm(target: Path) -> Tensor:
         if name in checkpoint.names:
             read: dict[str, Any] = checkpoint.read([name])
             return read[name].float()
-    raise LoadError(f"model folder {target} has none of {', '.join(_FINAL_NORMS)}, with which the norms of such a head begin")
+    raise LoadError(
+        f"model folder {target} has none of {', '.join(_FINAL_NORMS)}, with which the norms of such a head begin"
+    )

@@ -17,7 +17,7 @@ _LINE_EVERY_S: Final = 10.0
 class Meter(Protocol):
     """What a job tells of itself."""
 
-    def __call__(self, done: float, total: float, note: str = "") -> None:
+    def __call__(self, done: float, total: float, note: str = "", /) -> None:
         """So much of so much is done."""
         ...
 
@@ -25,12 +25,12 @@ class Meter(Protocol):
 @contextmanager
 def metering(title: str, stream: TextIO | None = None) -> Iterator[Meter]:
     """Show a job, under a title, on stderr or another stream, while inside."""
-    stream = stream or sys.stderr
-    if stream.isatty():
-        with _bar(title, stream) as meter:
+    shown = sys.stderr if stream is None else stream
+    if shown.isatty():
+        with _bar(title, shown) as meter:
             yield meter
     else:
-        yield _Lines(title, stream)
+        yield _Lines(title, shown)
 
 
 @contextmanager
@@ -60,7 +60,7 @@ class _Lines:
         self._begun: Final = time.monotonic()
         self._told: float | None = None
 
-    def __call__(self, done: float, total: float, note: str = "") -> None:
+    def __call__(self, done: float, total: float, note: str = "", /) -> None:
         now = time.monotonic()
         if self._told is not None and done < total and now - self._told < _LINE_EVERY_S:
             return

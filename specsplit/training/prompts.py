@@ -40,7 +40,9 @@ class Prompts:
     """Answers of the files that were cut at `max_length`."""
 
 
-def make_prompts(examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, *, end: int | None, as_written: bool) -> Prompts:
+def make_prompts(
+    examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, *, end: int | None, as_written: bool
+) -> Prompts:
     """Make prompts of examples. A text longer than `max_length` becomes several, so that nothing of it is lost.
 
     end: the token that ends an answer; None: there is none. as_written: with the answers that stand in the files.
@@ -70,7 +72,9 @@ def _of(example: Example, tokenizer: Tokenizer, max_length: int, end: int | None
     elif example.messages:
         yield _of_messages(example, tokenizer, end, as_written)
     elif as_written:
-        raise InvalidRequest("--as-written", f"{example.place} is a prompt alone, without an answer; leave the option out")
+        raise InvalidRequest(
+            "--as-written", f"{example.place} is a prompt alone, without an answer; leave the option out"
+        )
     else:
         yield Prompt(tokenizer.encode(example.prompt))
 
@@ -83,7 +87,10 @@ def _of_text(tokens: Tokens, as_written: bool) -> Prompt:
 
 def _of_messages(example: Example, tokenizer: Tokenizer, end: int | None, as_written: bool) -> Prompt:
     if not tokenizer.takes_chat:
-        raise Unsupported("--data", f'{example.place} is a conversation, and the target has no chat template; bring {{"prompt": "..."}}')
+        raise Unsupported(
+            "--data",
+            f'{example.place} is a conversation, and the target has no chat template; bring {{"prompt": "..."}}',
+        )
     role, content = example.messages[-1]
     answered = role == ASSISTANT
     asked = example.messages[:-1] if answered else example.messages
@@ -91,5 +98,7 @@ def _of_messages(example: Example, tokenizer: Tokenizer, end: int | None, as_wri
     if not as_written:
         return Prompt(tokens)
     if not answered:
-        raise InvalidRequest("--as-written", f"{example.place} ends without an assistant's answer; leave the option out")
+        raise InvalidRequest(
+            "--as-written", f"{example.place} ends without an assistant's answer; leave the option out"
+        )
     return Prompt(tokens, (*tokenizer.encode_rendered(content), *(() if end is None else (end,))))

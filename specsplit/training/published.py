@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Final
-
-import json
 
 import torch
 from safetensors.torch import load_file, save_file

@@ -91,7 +91,9 @@ def loss_of(head: Head, recipe: Recipe, batch: Batch, depth: int, seed: int) -> 
         counted = batch.counted[:, answered].flatten()
         loss = soft_cross_entropy(guessed.float(), wanted[:, answered].flatten(0, 1), counted)
         if recipe.feature_weight and counted.any():
-            loss = loss + recipe.feature_weight * smooth_l1_loss(states[counted], batch.features[:, answered].flatten(0, 1)[counted])
+            loss = loss + recipe.feature_weight * smooth_l1_loss(
+                states[counted], batch.features[:, answered].flatten(0, 1)[counted]
+            )
         total = total + recipe.decay**ahead * loss
     return total
 

@@ -92,7 +92,9 @@ def _open(order: HeadOrder, say: Say) -> Path:
         (work / _ORDER).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
         return work
     if not (work / _ORDER).is_file():
-        raise InvalidRequest("--out", f"{order.out} is there already and holds no unfinished run; name a folder that is new or empty")
+        raise InvalidRequest(
+            "--out", f"{order.out} is there already and holds no unfinished run; name a folder that is new or empty"
+        )
     before = read_json(work / _ORDER)
     if before != said:
         changed = ", ".join(
@@ -101,7 +103,8 @@ def _open(order: HeadOrder, say: Say) -> Path:
             if before.get(name) != said.get(name)
         )
         raise InvalidRequest(
-            "--out", f"{order.out} holds an unfinished run of something else ({changed}); repeat that, name another folder, or remove it"
+            "--out",
+            f"{order.out} holds an unfinished run of something else ({changed}); repeat that, name another folder, or remove it",
         )
     say(f"going on with the run in {order.out}")
     return work
@@ -109,7 +112,9 @@ def _open(order: HeadOrder, say: Say) -> Path:
 
 def _said(order: HeadOrder) -> dict[str, Any]:
     """Everything that the result depends on, as JSON has it."""
-    weights = sorted((each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in order.target.glob("*.safetensors"))
+    weights = sorted(
+        (each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in order.target.glob("*.safetensors")
+    )
     facts: dict[str, Any] = {
         **asdict(order),
         "target": [str(order.target.resolve()), weights, _digest(order.target / "config.json")],
@@ -137,7 +142,8 @@ def _layers(order: HeadOrder) -> tuple[int, ...]:
     layers = order.layers or usual_layers(depth)
     if len(set(layers)) < len(layers) or min(layers) < 0 or max(layers) > depth:
         raise InvalidRequest(
-            "--layers", f"{', '.join(map(str, layers))} of a target of {depth} layers; expected different ones from 0 to {depth}"
+            "--layers",
+            f"{', '.join(map(str, layers))} of a target of {depth} layers; expected different ones from 0 to {depth}",
         )
     return layers
 
@@ -167,7 +173,8 @@ def _prompts(order: HeadOrder) -> Prompts:
 def _left_out(made: Prompts, order: HeadOrder) -> str:
     """What was left out of the data, in a sentence; empty: nothing."""
     found = [
-        f"{made.too_long:,} prompts are too long for texts of {order.max_length:,} tokens (--max-length) and are left out" * bool(made.too_long),
+        f"{made.too_long:,} prompts are too long for texts of {order.max_length:,} tokens (--max-length) and are left out"
+        * bool(made.too_long),
         f"{made.cut:,} answers are cut there" * bool(made.cut),
         f"{made.too_short:,} texts or ends of texts have too few tokens" * bool(made.too_short),
     ]
@@ -190,7 +197,9 @@ def _teach(order: HeadOrder, prompts: tuple[Prompt, ...], lessons: Lessons, laye
     indices = range(count)
     if all(index in lessons and lessons.was_read(index) for index in indices):
         return
-    longest = max(min(len(each.tokens) + max(len(each.answer), order.max_new_tokens), order.max_length) for each in chosen)
+    longest = max(
+        min(len(each.tokens) + max(len(each.answer), order.max_new_tokens), order.max_length) for each in chosen
+    )
     teacher = Teacher.load(order.target, longest=longest, dtype=order.dtype, device=order.device)
     missing = [index for index in indices if index not in lessons]
     tasks: list[Task] = []
@@ -232,6 +241,7 @@ def _train_elsewhere(order: HeadOrder, trainer: Trainer, lessons: Lessons, layer
     """Have the trainer of speculators train, and publish what it made -> steps."""
     vocabulary = architecture(read_json(order.target / "config.json")).vocab_size
     drafted = min(order.draft_vocab or _MOST_TOKENS, vocabulary)
+    longest = max(len(lessons.text(index).tokens) for index in range(lessons.held_out.stop))
     options: dict[str, Any] = {
         "verifier-name-or-path": order.target.resolve(),
         "speculator-type": order.kind.value,
@@ -241,7 +251,7 @@ def _train_elsewhere(order: HeadOrder, trainer: Trainer, lessons: Lessons, layer
         "ttt-steps": order.depth,
         "epochs": order.epochs,
         "lr": order.learning_rate,
-        "total-seq-len": max(order.batch_tokens, max(len(lessons.text(index).tokens) for index in range(lessons.held_out.stop))),
+        "total-seq-len": max(order.batch_tokens, longest),
         "train-data-ratio": (len(lessons.learnt) + 0.5) / lessons.held_out.stop,
         "checkpoint-freq": 0.25,
         "num-workers": 0,

@@ -5,7 +5,8 @@
                                                             train on the lessons in FOLDER, whose first LEARNT texts are not held out,
                                                             with options of `speculators train`
 
-Events go to stdout, one JSON object a line: {"versions": {...}}, {"steps": n}, {"step": n, "loss": x}. All that the trainer says goes to stderr. It ends when its stdin does, so that it does not outlive who started it.
+Events go to stdout, one JSON object a line: {"versions": {...}}, {"steps": n}, {"step": n, "loss": x}. All that the trainer says goes to
+stderr. It ends when its stdin does, so that it does not outlive who started it.
 
 What is other than in `speculators train`: it also runs without an accelerator, whose absence the trainer does not expect; checkpoints
 have float32 in the place of bfloat16, and are put in their place whole, so that a run that is killed goes on as if it had not been.
@@ -67,7 +68,9 @@ def recover(checkpoints: Path) -> None:
 
 
 def _numbered(folder: Path) -> list[Path]:
-    return [each for each in sorted(folder.glob("*")) if each.name.isdigit() and each.is_dir() and not each.is_symlink()]
+    return [
+        each for each in sorted(folder.glob("*")) if each.name.isdigit() and each.is_dir() and not each.is_symlink()
+    ]
 
 
 def _end_with_stdin() -> None:
@@ -80,10 +83,11 @@ def _tell(events: TextIO, **event: Any) -> None:
 
 
 def _check(target: Path, events: TextIO) -> None:
+    versions = {name: version(name) for name in ("speculators", "transformers", "torch")}
     from transformers import AutoConfig  # noqa: PLC0415
 
     AutoConfig.from_pretrained(target)
-    _tell(events, versions={name: version(name) for name in ("speculators", "transformers", "torch")})
+    _tell(events, versions=versions)
 
 
 def _train(folder: Path, learnt: int, options: list[str], events: TextIO) -> None:
@@ -106,11 +110,15 @@ def _train(folder: Path, learnt: int, options: list[str], events: TextIO) -> Non
                 self.local_rank = self.device_type = "cpu"
 
         def run_training(self) -> None:
+            # Here, behind the trainer's own set-up of logging, which removes the handlers that it finds.
+            logging.getLogger("speculators.metrics").addHandler(Listener())
             _tell(events, steps=self.config.num_epochs * len(self.train_loader))
             super().run_training()
 
         def maybe_save_checkpoint(self, epoch: int | str, local_step: int = 0) -> None:
-            if not isinstance(epoch, int):  # interrupted, maybe between two halves of a step: the latest checkpoint stands
+            if not isinstance(
+                epoch, int
+            ):  # interrupted, maybe between two halves of a step: the latest checkpoint stands
                 return
             place = self.checkpointer.path
             self.checkpointer.path = place / NEW
@@ -131,7 +139,6 @@ def _train(folder: Path, learnt: int, options: list[str], events: TextIO) -> Non
         checkpointer.get_current_device = lambda: "cpu"
         torch.accelerator.synchronize = lambda *_, **__: None  # pyright: ignore[reportAttributeAccessIssue]
         options = [*_ON_CPU, *options]
-    logging.getLogger("speculators.metrics").addHandler(Listener())
     trainer.SingleGPUCheckpointer = Checkpointer
     cli.Trainer = Trainer
     checkpoints = folder / "checkpoints"
@@ -142,7 +149,9 @@ def _train(folder: Path, learnt: int, options: list[str], events: TextIO) -> Non
         "save-path": checkpoints,
         "on-missing": "raise",
     }
-    cli.main(TrainConfig.resolve([*(word for name, value in given.items() for word in (f"--{name}", str(value))), *options]))
+    cli.main(
+        TrainConfig.resolve([*(word for name, value in given.items() for word in (f"--{name}", str(value))), *options])
+    )
 
 
 def _lay_out(folder: Path, learnt: int) -> Path:

@@ -39,16 +39,22 @@ class Trainer:
 
     @classmethod
     def find(cls, named: Path | None, target: Path) -> Trainer:
-        """Find the trainer and see that it can read the target's config. Raises InvalidRequest, Unavailable or Incompatible, saying what to do."""
+        """Find the trainer, and see that it can read the target's config.
+
+        named: its Python; None: this one or the usual one. Raises InvalidRequest, Unavailable or Incompatible, saying what to do.
+        """
         if named is not None and not named.is_file():
-            raise InvalidRequest("--trainer", f"there is no program {named}; name the Python of an environment that has speculators; {_HOW}")
+            raise InvalidRequest(
+                "--trainer",
+                f"there is no program {named}; name the Python of an environment that has speculators; {_HOW}",
+            )
         python = named or (Path(sys.executable) if find_spec("speculators") else _USUAL)
         if not python.is_file():
             raise Unavailable(f"the trainer of speculators is neither installed here nor at {_USUAL}: {_HOW}")
         done = subprocess.run([python, _PROGRAM, "check", target], capture_output=True, text=True, check=False)
         if done.returncode:
             said = _last_line(done.stderr)
-            if "No module named" in said:
+            if "No module named" in said or "No package metadata" in said:
                 raise Unavailable(f"{python} lacks what the trainer needs: {said}; {_HOW}")
             raise Incompatible(f"the transformers that {python} has cannot read the config of {target}: {said}")
         versions: dict[str, str] = json.loads(done.stdout)["versions"]
@@ -62,7 +68,11 @@ class Trainer:
         Returns the checkpoint that guesses the held-out texts best, and the steps of the whole training.
         Raises Unavailable, with the end of the log, if it fails.
         """
-        words = [word for name, value in options.items() for word in (f"--{name}", *map(str, value if isinstance(value, tuple) else (value,)))]
+        words = [
+            word
+            for name, value in options.items()
+            for word in (f"--{name}", *map(str, value if isinstance(value, tuple) else (value,)))
+        ]
         total = 0
         with self._running(lessons, words) as events:
             for line in events:
@@ -90,7 +100,9 @@ class Trainer:
             finally:
                 process.communicate()
         if process.returncode:
-            raise Unavailable(f"the trainer failed: {_last_line(log.read_text(encoding='utf-8'))}; all that it said is in {log}")
+            raise Unavailable(
+                f"the trainer failed: {_last_line(log.read_text(encoding='utf-8'))}; all that it said is in {log}"
+            )
 
 
 def best_checkpoint(folder: Path) -> Path:

@@ -15,7 +15,17 @@ from specsplit.cli import app
 from specsplit.cli.commands import ENTRIES
 from specsplit.cli.serve import option_of
 
-NEEDED = {"generate": ["--prompt", "x"], "health": ["127.0.0.1:1"]}
+_HEAD = {
+    "--target": "models/pocket/target",
+    "--data": "README.md",
+    "--kind": "multi_layer_eagle",
+    "--out": "/dev/null/head",
+}
+NEEDED = {
+    "generate": ["--prompt", "x"],
+    "health": ["127.0.0.1:1"],
+    "train-head": [word for option in _HEAD.items() for word in option],
+}
 """What a command is given to get as far as its numbers."""
 
 
