@@ -19,8 +19,8 @@ from transformers import LlamaForCausalLM
 from scripts.pocket import continuations, vocabulary
 from scripts.pocket.corpus import split
 from scripts.pocket.target import CONTEXT, config, save_bf16, windows
+from specsplit.cli.progress import metering
 from specsplit.training.fit import Schedule, fit
-from specsplit.training.progress import metering
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 BATCHES = 24  # of 64 continuations of 192 tokens each

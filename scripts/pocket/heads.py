@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.pocket.corpus import split
+from specsplit.cli.progress import metering
 from specsplit.training.order import HeadOrder
 from specsplit.training.run import train_head
 from specsplit.values import DrafterKind
@@ -44,7 +45,7 @@ def train(kind: DrafterKind, models: Path, state: Path, epochs: int | None = Non
     corpus, out = state / "corpus.jsonl", state / kind.value
     write_corpus(corpus)
     order = order_of(kind, models, corpus, out)
-    figures = train_head(order if epochs is None else replace(order, epochs=epochs), print)
+    figures = train_head(order if epochs is None else replace(order, epochs=epochs), print, metering)
     (models / kind.value).mkdir(parents=True, exist_ok=True)
     for name in FILES:
         shutil.copyfile(out / name, models / kind.value / name)

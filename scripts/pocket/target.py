@@ -11,8 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from scripts.pocket import vocabulary
 from scripts.pocket.corpus import split
+from specsplit.cli.progress import metering
 from specsplit.training.fit import Schedule, fit
-from specsplit.training.progress import metering
 
 CONTEXT = 512
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from specsplit.cli.progress import metering
 from specsplit.cli.say import say
 from specsplit.cli.signals import ctrl_c_at_once, sigterm_as_ctrl_c
 from specsplit.errors import InvalidRequest, Unavailable
@@ -122,7 +123,7 @@ def train_head(
     train = _training()
     try:
         with sigterm_as_ctrl_c():
-            figures = train(order, lambda line: say(line, err=True))
+            figures = train(order, lambda line: say(line, err=True), metering)
     except KeyboardInterrupt:
         say(f"stopped; the same command goes on with what is in {out}", err=True)
         raise typer.Abort from None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specsplit.model.heads import Head
 from specsplit.training.lessons import Lesson
-from specsplit.training.progress import Meter
+from specsplit.training.meter import Meter
 from specsplit.training.rollout import rollout, rows_of
 
 

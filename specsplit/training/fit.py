@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from specsplit.training.progress import Meter
+from specsplit.training.meter import Meter
 
 
 @dataclass(frozen=True)

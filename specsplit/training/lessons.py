@@ -29,7 +29,7 @@ HIDDEN: Final = "hidden_states"
 
 
 @dataclass(frozen=True)
-class Text:
+class Sample:
     """Tokens of which those from `answer` on are learnt."""
 
     index: int
@@ -42,7 +42,7 @@ class Text:
 class Lesson:
     """A text as the target read it, T tokens."""
 
-    text: Text
+    text: Sample
     hidden: Tensor
     """[T, layers, H]"""
     chosen: Tensor
@@ -65,11 +65,11 @@ class Lessons:
         """Whether a text is there."""
         return index in self._texts
 
-    def text(self, index: int) -> Text:
+    def text(self, index: int) -> Sample:
         """A text that is there."""
         return self._texts[index]
 
-    def add(self, text: Text) -> None:
+    def add(self, text: Sample) -> None:
         """Keep a text."""
         with (self.folder / TEXTS).open("a", encoding="utf-8") as file:
             file.write(_line(text))
@@ -117,20 +117,20 @@ class Lessons:
         os.replace(unfinished, self.folder / TEXTS)
 
 
-def bytes_on_disk(texts: Sequence[Text], layers: int, hidden_size: int) -> int:
+def bytes_on_disk(texts: Sequence[Sample], layers: int, hidden_size: int) -> int:
     """Bytes that readings of texts take on disk."""
     return sum(len(text.tokens) for text in texts) * (layers * hidden_size * 2 + 16)
 
 
-def _line(text: Text) -> str:
+def _line(text: Sample) -> str:
     return json.dumps({"index": text.index, "tokens": text.tokens, "answer": text.answer}) + "\n"
 
 
-def _read_texts(file: Path) -> Iterator[Text]:
+def _read_texts(file: Path) -> Iterator[Sample]:
     """Texts that were written whole: the last line of a run that was killed may not be."""
     if not file.exists():
         return
     for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
         if line.endswith("\n"):
             facts = json.loads(line)
-            yield Text(facts["index"], tuple(facts["tokens"]), facts["answer"])
+            yield Sample(facts["index"], tuple(facts["tokens"]), facts["answer"])

@@ -15,7 +15,7 @@ from specsplit.values.sampling import MAX_TEMPERATURE
 KINDS: Final = (DrafterKind.EAGLE3, DrafterKind.EAGLE, DrafterKind.MULTI_LAYER_EAGLE)
 """The kinds that can be trained."""
 WITH_TRAINER: Final = (DrafterKind.EAGLE3,)
-"""Those of them that the trainer of `speculators` trains."""
+"""The kinds that the trainer of `speculators` trains."""
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "temperature": (0, MAX_TEMPERATURE),
     "max_new_tokens": (1, INT32_MAX),
@@ -105,10 +105,12 @@ class HeadOrder:
         for name, value in of_eagle3.items():
             if value and self.kind not in WITH_TRAINER:
                 raise InvalidRequest(
-                    option(name), f"goes with {' or '.join(WITH_TRAINER)} alone, and --kind is {self.kind}"
+                    option(name), f"is for {' or '.join(WITH_TRAINER)} alone, and --kind is {self.kind}"
                 )
         if self.intermediate_size is not None and self.kind is not DrafterKind.MULTI_LAYER_EAGLE:
-            raise InvalidRequest("--intermediate-size", f"goes with multi_layer_eagle alone, and --kind is {self.kind}")
+            raise InvalidRequest(
+                "--intermediate-size", f"is for layers of multi_layer_eagle alone, and --kind is {self.kind}"
+            )
         if len(set(self.layers)) < len(self.layers):
             raise InvalidRequest("--layers", f"names a layer twice: {', '.join(map(str, self.layers))}")
 

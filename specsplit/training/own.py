@@ -16,8 +16,8 @@ from specsplit.model.heads.config import architecture
 from specsplit.text.json_file import read_json
 from specsplit.training.fit import Schedule, fit
 from specsplit.training.lessons import Lessons
+from specsplit.training.meter import Meter
 from specsplit.training.order import HeadOrder
-from specsplit.training.progress import Meter
 from specsplit.training.recipe import RECIPES, Batch, batches_of, loss_of
 from specsplit.values import DrafterKind
 

@@ -29,7 +29,7 @@ from typing import Any, Final, TextIO
 
 NEW: Final = "new"
 OLD: Final = "old"
-_ON_CPU: Final = ("--draft-attn-impl", "sdpa", "--loss-implementation", "eager", "--hidden-states-dtype", "float32")
+_ON_CPU: Final = {"draft-attn-impl": "sdpa", "loss-implementation": "eager", "hidden-states-dtype": "float32"}
 
 
 def main() -> None:
@@ -138,7 +138,6 @@ def _train(folder: Path, learnt: int, options: list[str], events: TextIO) -> Non
     if on_cpu:
         checkpointer.get_current_device = lambda: "cpu"
         torch.accelerator.synchronize = lambda *_, **__: None  # pyright: ignore[reportAttributeAccessIssue]
-        options = [*_ON_CPU, *options]
     trainer.SingleGPUCheckpointer = Checkpointer
     cli.Trainer = Trainer
     checkpoints = folder / "checkpoints"
@@ -148,6 +147,7 @@ def _train(folder: Path, learnt: int, options: list[str], events: TextIO) -> Non
         "hidden-states-path": folder / "hidden_states",
         "save-path": checkpoints,
         "on-missing": "raise",
+        **(_ON_CPU if on_cpu else {}),
     }
     cli.main(
         TrainConfig.resolve([*(word for name, value in given.items() for word in (f"--{name}", str(value))), *options])

@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable, quoted
+from specsplit.model.heads.config import architecture
 from specsplit.text.json_file import read_json
 from specsplit.training.lessons import Lessons
-from specsplit.training.progress import Meter
+from specsplit.training.meter import Meter
+from specsplit.training.order import HeadOrder
 
 VERSION: Final = "0.9"
 """The versions of speculators that are known."""
 CHECKPOINTS: Final = "checkpoints"
 LOG: Final = "trainer.log"
+_MOST_TOKENS: Final = 32_000
+"""Tokens that a head proposes, where nobody says how many: as many as published heads have."""
 _PROGRAM: Final = Path(__file__).with_name("speculators_trainer.py")
 _USUAL: Final = Path("build/speculators/bin/python")
 _HOW: Final = (
@@ -103,6 +107,29 @@ class Trainer:
             raise Unavailable(
                 f"the trainer failed: {_last_line(log.read_text(encoding='utf-8'))}; all that it said is in {log}"
             )
+
+
+def options_of(order: HeadOrder, lessons: Lessons, layers: tuple[int, ...]) -> dict[str, Any]:
+    """Return what `speculators train` is given for an order. `layers`: the hidden states that the head reads."""
+    vocabulary = architecture(read_json(order.target / "config.json")).vocab_size
+    drafted = min(order.draft_vocab or _MOST_TOKENS, vocabulary)
+    longest = max(len(lessons.text(index).tokens) for index in range(lessons.held_out.stop))
+    return {
+        "verifier-name-or-path": order.target.resolve(),
+        "speculator-type": order.kind.value,
+        "target-layer-ids": layers,
+        "full-attention-indices": 0,
+        "mask-token-id": 0,
+        "ttt-steps": order.depth,
+        "epochs": order.epochs,
+        "lr": order.learning_rate,
+        "total-seq-len": max(order.batch_tokens, longest),
+        "train-data-ratio": (len(lessons.learnt) + 0.5) / lessons.held_out.stop,
+        "checkpoint-freq": 0.25,
+        "num-workers": 0,
+        "seed": order.seed,
+        **({"draft-vocab-size": drafted} if drafted < vocabulary else {}),
+    }
 
 
 def best_checkpoint(folder: Path) -> Path:

@@ -1,7 +1,7 @@
 """What a sentence of the product advises is there for whom it is said to: an option, a command, a setting and its value, a variable.
 
 A sentence is a string of the source, an f-string with {} for what is put in. A command says those of its module and of what that imports of
-specsplit.cli, a service those of its package, and every service those of the rest.
+specsplit.cli, `train-head` those of specsplit.training too, a service those of its package, and every service those of the rest.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ EXCEPTIONS: Mapping[tuple[str, str], str] = {
     ("specsplit/ranks/environment.py", "--nproc-per-node"): "torchrun's",
     ("specsplit/ranks/environment.py", "--rdzv-backend"): "torchrun's",
     ("specsplit/cli/up.py", "--address"): "of specsplit generate, with which the line begins",
+    ("specsplit/cli/train_head.py", "--model"): "of specsplit serve drafter, with which the line goes on",
+    ("specsplit/training/card.py", "--model"): "of specsplit serve drafter, with which the line begins",
     ("specsplit/cli/app.py", "specsplit this"): "no command",
     ("specsplit/text/vocabulary.py", "specsplit can"): "no command",
     ("specsplit/model/attention/support.py", "specsplit does"): "no command",
@@ -47,7 +49,7 @@ EXCEPTIONS: Mapping[tuple[str, str], str] = {
 }
 """What is said in these modules and is not to be found, and why that is right."""
 OPTION = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w{-])")
-COMMAND = re.compile(r"(?<![\w/.])specsplit ([a-z]+)\b")
+COMMAND = re.compile(r"(?<![\w/.])specsplit ([a-z]+(?:-[a-z]+)*)\b")
 VARIABLE = re.compile(r"SPECSPLIT_[A-Z_]+")
 TARGET = re.compile(r"`make ([a-z-]+)")
 NAME = r"[a-z]+(?:_[a-z]+)+"
@@ -126,6 +128,8 @@ def imports_of(module: str) -> frozenset[str]:
 
 def offers(sentence: Sentence, option: str) -> bool:
     """True if an option can be given to who says the sentence."""
+    if sentence.place.startswith("specsplit/training/"):
+        return option in options()["specsplit train-head"]
     if not sentence.place.startswith("specsplit/cli/"):
         return all(option in options()[f"specsplit serve {service}"] for service in sentence.services)
     module, always = Path(sentence.place).stem, imports_of("app")

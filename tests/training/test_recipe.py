@@ -14,7 +14,8 @@ from specsplit.model import Row, RowPages
 from specsplit.model.heads import Eagle3Head, Head, HeadRunner, TargetEmbeddings, load_head, save_head
 from specsplit.training.figures import agreed, features_of
 from specsplit.training.fit import Schedule, fit
-from specsplit.training.lessons import Lesson, Text
+from specsplit.training.lessons import Lesson, Sample
+from specsplit.training.meter import unmetered
 from specsplit.training.order import HeadOrder
 from specsplit.training.own import build
 from specsplit.training.recipe import RECIPES, Batch, Recipe, batches_of, loss_of, soft_cross_entropy
@@ -69,7 +70,7 @@ def lessons_for(head: Head, lengths: tuple[int, ...] = (9, 9), answer: int = 1, 
     for index, length in enumerate(lengths):
         tokens, chosen = torch.randint(0, VOCAB, (2, length), generator=chance)
         hidden = torch.randn(length, len(head.shape.need.layers), 16, generator=chance)
-        made.append(Lesson(Text(index, tuple(tokens.tolist()), answer), hidden, chosen))
+        made.append(Lesson(Sample(index, tuple(tokens.tolist()), answer), hidden, chosen))
     return made
 
 
@@ -170,7 +171,7 @@ def train(head: Head, state: Path, *, interrupted: bool = False) -> None:
         Schedule(STEPS, 3e-3, warmup_steps=2, save_every=2),
         state,
         save,
-        lambda *_: None,
+        unmetered,
     )
 
 

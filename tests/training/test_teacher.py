@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from specsplit.errors import Incompatible
 from specsplit.features import LAST
-from specsplit.training.lessons import HIDDEN, TEXTS, Lessons, Text
+from specsplit.training.lessons import HIDDEN, TEXTS, Lessons, Sample
 from specsplit.training.teacher import Reading, Task, Teacher
 from tests.support.greedy import greedy_texts
 from tests.support.rounding import assert_same_sums
@@ -76,7 +76,7 @@ def test_lessons_are_kept_in_the_layout_of_the_trainer_and_found_again(tmp_path:
     lessons = Lessons(tmp_path, count=3, held_out=1)
     assert (list(lessons.learnt), list(lessons.held_out)) == ([0, 1], [2])
     for index in (2, 0, 1):
-        lessons.add(Text(index, (7, 8, 9, index), 2))
+        lessons.add(Sample(index, (7, 8, 9, index), 2))
     lessons.sort()
     made = reading(4)
     lessons.keep(1, made)
@@ -92,7 +92,7 @@ def test_lessons_are_kept_in_the_layout_of_the_trainer_and_found_again(tmp_path:
 def test_what_a_killed_run_had_half_written_is_written_anew(tmp_path: Path) -> None:
     lessons = Lessons(tmp_path, count=2, held_out=1)
     for index in range(2):
-        lessons.add(Text(index, (1, 2, 3), 1))
+        lessons.add(Sample(index, (1, 2, 3), 1))
         lessons.keep(index, reading(3))
     file = tmp_path / TEXTS
     file.write_text(file.read_text()[:-5])
@@ -100,5 +100,5 @@ def test_what_a_killed_run_had_half_written_is_written_anew(tmp_path: Path) -> N
     again = Lessons(tmp_path, count=2, held_out=1)
     assert 0 in again and 1 not in again
     assert not again.was_read(0)
-    again.add(Text(1, (1, 2, 3), 1))
+    again.add(Sample(1, (1, 2, 3), 1))
     assert [text["index"] for text in map(__import__("json").loads, file.read_text().splitlines())] == [0, 1]

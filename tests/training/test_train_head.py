@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ from specsplit.errors import Incompatible, InvalidRequest, Unavailable, Unsuppor
 from specsplit.features import LAST
 from specsplit.model.heads import load_head
 from specsplit.training import trainer as trainers
-from specsplit.training.lessons import Lessons, Text
+from specsplit.training.lessons import Lessons, Sample
+from specsplit.training.meter import Meter, unmetered
 from specsplit.training.order import KINDS, HeadOrder
 from specsplit.training.published import publish_checkpoint
-from specsplit.training.run import WORK, train_head
+from specsplit.training.run import train_head
 from specsplit.training.speculators_trainer import NEW, OLD, publish, recover
 from specsplit.training.teacher import Reading
 from specsplit.training.trainer import Trainer, best_checkpoint, steps_done
+from specsplit.training.work import WORK, open_work
 from specsplit.values import DrafterKind, PlanChanges
 from tests.support.command import run
 
@@ -75,6 +78,10 @@ def options(drafter: DrafterKind, file: Path, folder: Path, **more: Any) -> list
     ]
 
 
+def unmetered_job(_title: str) -> AbstractContextManager[Meter]:
+    return nullcontext(unmetered)
+
+
 def tensors_of(out: Path) -> dict[str, torch.Tensor]:
     return load_file(out / "model.safetensors")
 
@@ -102,7 +109,7 @@ def test_from_a_file_of_prompts_to_a_head_that_drafts_for_a_cluster(
     assert head.shape.need.layers == ((2, 4, 6) if kind is DrafterKind.EAGLE3 else (LAST,))
     with LocalCluster(POCKET, {kind: out}, drafters=[kind]) as cluster, cluster.client() as client:
         result = client.generate(prompt="def main(", max_tokens=16, drafter=kind, plan=WAITING)
-    assert result.done.statistics.drafted > 0
+    assert result.done.speculation.drafted > 0
 
 
 @pytest.mark.parametrize(
@@ -156,11 +163,11 @@ def test_the_trainer_of_speculators_goes_on_from_its_latest_checkpoint(data: Pat
 
     for name in ("whole", "broken"):
         lay_out(tmp_path / name)
-    whole, steps = FOUND.train(Lessons(tmp_path / "whole", 8, 2), given, lambda *_: None)
+    whole, steps = FOUND.train(Lessons(tmp_path / "whole", 8, 2), given, unmetered)
     with pytest.raises(KeyboardInterrupt):
         FOUND.train(Lessons(tmp_path / "broken", 8, 2), given, stop)
     assert 0 < steps_done(tmp_path / "broken" / "checkpoints") < steps
-    again, as_many = FOUND.train(Lessons(tmp_path / "broken", 8, 2), given, lambda *_: None)
+    again, as_many = FOUND.train(Lessons(tmp_path / "broken", 8, 2), given, unmetered)
     assert as_many == steps
     ours = load_file(again / "model.safetensors")
     for name, tensor in load_file(whole / "model.safetensors").items():
@@ -173,7 +180,7 @@ def lay_out(folder: Path) -> None:
     lessons = Lessons(folder, 8, 2)
     for index in range(8):
         tokens = torch.randint(0, 2048, (20,), generator=chance).tolist()
-        lessons.add(Text(index, tuple(tokens), 4))
+        lessons.add(Sample(index, tuple(tokens), 4))
         lessons.keep(index, Reading(torch.randn(20, 4, 256, generator=chance), torch.tensor(tokens)))
 
 
@@ -258,9 +265,9 @@ def test_a_target_that_the_trainers_transformers_does_not_know_is_named(tmp_path
         ({"kind": "ngram"}, "--kind: ngram is not trained here; expected eagle3 or"),
         ({"kind": "eagle9"}, "--kind: is 'eagle9', expected eagle3 or"),
         ({"layers": "2,x"}, "--layers: is '2,x', expected numbers with commas"),
-        ({"layers": "1,2"}, "--layers: goes with eagle3 alone, and --kind is eagle"),
-        ({"draft-vocab": 9}, "--draft-vocab: goes with eagle3 alone"),
-        ({"intermediate-size": 9}, "--intermediate-size: goes with multi_layer_eagle alone"),
+        ({"layers": "1,2"}, "--layers: is for eagle3 alone, and --kind is eagle"),
+        ({"draft-vocab": 9}, "--draft-vocab: is for eagle3 alone"),
+        ({"intermediate-size": 9}, "--intermediate-size: is for layers of multi_layer_eagle alone"),
         ({"held-out": 8}, "--held-out: is 8 of 8 texts in all; expected fewer"),
         ({"max-length": 32, "samples": 1}, "samples"),
         ({"steps": 3}, "No such option: --steps"),
@@ -282,18 +289,30 @@ def test_a_folder_that_holds_something_else_is_left_alone(data: Path, tmp_path: 
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "love.txt").touch()
     with pytest.raises(InvalidRequest, match=r"--out: .*letters is there already and holds no unfinished run"):
-        train_head(order(data, tmp_path / "letters"), print)
+        train_head(order(data, tmp_path / "letters"), print, unmetered_job)
     assert [each.name for each in (tmp_path / "letters").iterdir()] == ["love.txt"]
 
 
 def test_an_unfinished_run_of_another_order_is_told_from_this_one(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "head"
+    open_work(order(data, out, held_out=3))
+    with pytest.raises(InvalidRequest, match=r"something else \(epochs was 5 and is 3, held_out was 3 and is 2\)"):
+        open_work(order(data, out, held_out=2, epochs=3))
+    assert open_work(order(data, out, held_out=3)) == (out / WORK, True)
+    data.write_text('{"prompt": "else"}\n' * 2)
+    with pytest.raises(InvalidRequest, match=r"something else \(data: other files\)"):
+        open_work(order(data, out, held_out=3))
+
+
+def test_what_is_wrong_with_an_order_is_found_before_the_folder_is_made(data: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="--held-out"):
-        train_head(order(data, out, held_out=8), print)
-    with pytest.raises(
-        InvalidRequest, match=r"unfinished run of something else \(epochs was 5 and is 3, held_out was 8 and is 2\)"
-    ):
-        train_head(order(data, out, held_out=2, epochs=3), print)
+        train_head(order(data, tmp_path / "head", held_out=8), print, unmetered_job)
+    assert not (tmp_path / "head").exists()
+
+
+def test_an_out_folder_that_cannot_be_made_is_named(data: Path) -> None:
+    with pytest.raises(InvalidRequest, match="--out: /dev/null/head cannot be made"):
+        open_work(order(data, Path("/dev/null/head")))
 
 
 def test_what_is_left_out_of_the_data_is_counted_and_said(data: Path, tmp_path: Path) -> None:
@@ -301,7 +320,7 @@ def test_what_is_left_out_of_the_data_is_counted_and_said(data: Path, tmp_path: 
     heard: list[str] = []
     out = tmp_path / "head"
     told = order(data, out, max_length=64, max_new_tokens=8, depth=2, epochs=1)
-    train_head(told, heard.append)
+    train_head(told, heard.append, unmetered_job)
     said = "1 prompts are too long for texts of 64 tokens (--max-length) and are left out."
     assert said in heard and said in (out / "README.md").read_text()
 
@@ -310,7 +329,7 @@ def test_too_little_data_says_how_much_there_is(tmp_path: Path) -> None:
     data = tmp_path / "one.txt"
     data.write_text("import os, sys, json, re, time, math, random, string, types, enum\n" * 2)
     with pytest.raises(InvalidRequest, match="--data: holds 1 usable texts"):
-        train_head(order(data, tmp_path / "head"), print)
+        train_head(order(data, tmp_path / "head"), print, unmetered_job)
 
 
 def test_every_kind_that_is_trained_is_one_of_a_head() -> None:

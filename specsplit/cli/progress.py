@@ -6,25 +6,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol, TextIO
+from typing import Final, TextIO
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from specsplit.cli.screen import Screen
+from specsplit.training.meter import Meter
 
 _LINE_EVERY_S: Final = 10.0
 
 
-class Meter(Protocol):
-    """What a job tells of itself."""
-
-    def __call__(self, done: float, total: float, note: str = "", /) -> None:
-        """So much of so much is done."""
-        ...
-
-
 @contextmanager
 def metering(title: str, stream: TextIO | None = None) -> Iterator[Meter]:
-    """Show a job, under a title, on stderr or another stream, while inside."""
+    """Show a job, under a title, while inside: on stderr, or on another stream."""
     shown = sys.stderr if stream is None else stream
     if shown.isatty():
         with _bar(title, shown) as meter:
@@ -42,7 +36,7 @@ def _bar(title: str, stream: TextIO) -> Iterator[Meter]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(file=stream)) as progress:
+    with Progress(*columns, console=Screen(stream)) as progress:
         task = progress.add_task(title, note="")
 
         def meter(done: float, total: float, note: str = "") -> None:
