@@ -32,7 +32,8 @@ from tests.support.command import run
 
 ROOT = Path(__file__).parents[2]
 POCKET = ROOT / "models" / "pocket" / "target"
-WAITING = PlanChanges(draft_ahead=False, wait_budget_us=2_000_000)
+WHOLE = PlanChanges(num_steps=2, topk=2, num_draft_tokens=4, draft_ahead=False, wait_budget_us=2_000_000)
+"""Every step has a tree, however busy the machine and however bad the head."""
 PROMPTS = [
     "def main(",
     "class Reader:",
@@ -108,7 +109,7 @@ def test_from_a_file_of_prompts_to_a_head_that_drafts_for_a_cluster(
     head = load_head(out, POCKET, kind)
     assert head.shape.need.layers == ((2, 4, 6) if kind is DrafterKind.EAGLE3 else (LAST,))
     with LocalCluster(POCKET, {kind: out}, drafters=[kind]) as cluster, cluster.client() as client:
-        result = client.generate(prompt="def main(", max_tokens=16, drafter=kind, plan=WAITING)
+        result = client.generate(prompt="def main(", max_tokens=16, drafter=kind, plan=WHOLE)
     assert result.done.speculation.drafted > 0
 
 
