@@ -108,7 +108,8 @@ def test_from_a_file_of_prompts_to_a_head_that_drafts_for_a_cluster(
     assert "data.jsonl: 6 texts of" in card and "2 texts that were not learnt from" in card and "| 2 | " in card
     head = load_head(out, POCKET, kind)
     assert head.shape.need.layers == ((2, 4, 6) if kind is DrafterKind.EAGLE3 else (LAST,))
-    with LocalCluster(POCKET, {kind: out}, drafters=[kind]) as cluster, cluster.client() as client:
+    willing: dict[str, Any] = {"verifier": {"adaptive": "static"}, "drafter": {"node_us": 0.001}}
+    with LocalCluster(POCKET, {kind: out}, drafters=[kind], **willing) as cluster, cluster.client() as client:
         result = client.generate(prompt="def main(", max_tokens=16, drafter=kind, plan=WHOLE)
     assert result.done.speculation.drafted > 0
 
