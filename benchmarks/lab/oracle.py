@@ -6,7 +6,8 @@ lately, is more than the time that its place takes by the true cost curve.
 
 One knows how often nodes of such a survival are accepted. One knows what the target will say: it takes what will be
 accepted and what stands before that, and does not wait where no grow can bring anything. To both what drafters grow is given, and they wait
-by the product's rule, or never. The third has drafters that know the text too.
+by the product's rule, or never. The third is the second beside drafters that know the text too: when these tell what they have drawn is
+their own affair, so what waiting brings is learnt, and not worked out from what an expansion takes.
 """
 
 from __future__ import annotations
@@ -34,8 +35,6 @@ from specsplit_verifier.sessions.wait_policy import Prospect, worth_waiting
 
 MOST = TreeLimits(num_draft_tokens=64, topk=16, num_steps=32)
 """What an oracle looks at of a speculation."""
-SHORTEST_S = 1e-4
-"""The shortest pause, where an expansion takes no time."""
 
 
 class Choice(NamedTuple):
@@ -103,26 +102,6 @@ class Truth:
         while (below := tree.child(at, following(text, int(tree.positions[at])))) is not None:
             at = below
         return tree.has_children(at) and (at != ROOT or drafter.recipe is None or drafter.mirror.caught_up)
-
-
-class RightTruth(Truth):
-    """Truth of drafters that grow right nodes only, one level with every expansion, until they have none among their candidates."""
-
-    def __init__(self, texts: Sequence[Sequence[int]], expansion_s: float, round_trip_s: float) -> None:
-        super().__init__(texts)
-        self._expansion_s = expansion_s
-        self._round_trip_s = round_trip_s
-
-    def prospect(self, session: Session, now: float) -> Prospect | None:
-        """A right node with every expansion, for as long as the plan allows to wait."""
-        drafter = session.drafter
-        if not isinstance(drafter, DraftSession) or drafter.mirror.resting:
-            return None
-        held_s = 0.0 if drafter.held_since is None else now - drafter.held_since
-        left_s = session.plan.wait_budget_us / 1e6 - held_s
-        every_s = max(self._expansion_s, SHORTEST_S)
-        next_s = every_s + (0.0 if drafter.mirror.caught_up else self._round_trip_s)
-        return Prospect(next_s, 1.0, every_s, 1.0, left_s) if left_s > 0 else None
 
 
 class OraclePlanner(Planner):
@@ -213,9 +192,5 @@ def planner_of(scenario: Scenario, settings: VerifierSettings, texts: Sequence[S
             )
         case Policy.KNOWS_SURVIVALS:
             return OraclePlanner(plan, budget, Survivals(), scenario.step, waits=scenario.waits)
-        case Policy.KNOWS_TOKENS:
+        case Policy.KNOWS_TOKENS | Policy.DRAFTS_TOKENS:
             return OraclePlanner(plan, budget, Truth(texts), scenario.step, waits=scenario.waits)
-        case Policy.DRAFTS_TOKENS:
-            expansion_s = max((spec.cost.seconds(1) for spec in scenario.drafters), default=0.0)
-            truth = RightTruth(texts, expansion_s, 2 * scenario.link.delay_ms / 1e3)
-            return OraclePlanner(plan, budget, truth, scenario.step)

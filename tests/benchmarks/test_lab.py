@@ -232,10 +232,10 @@ def first_levels(trace: Recorded, count: int) -> Recorded:
     return Recorded(trace.header, requests)
 
 
+@pytest.mark.parametrize("levels", [8, 16, *slowly(6, 10)])
 @pytest.mark.parametrize("name", ["eagle3", *slowly("standalone")])
-def test_oracles_keep_what_they_promise_on_the_recorded_traces(name: str) -> None:
-    # Eight levels: where there are more, the oracle whose drafters know the text waits for them, and would do better to step.
-    source = ReplaySource(first_levels(Recorded.read(TRACES / f"{name}.jsonl"), 8))
+def test_oracles_keep_what_they_promise_on_the_recorded_traces(name: str, levels: int) -> None:
+    source = ReplaySource(first_levels(Recorded.read(TRACES / f"{name}.jsonl"), levels))
     rates: dict[Policy, float] = {}
     for policy in (Policy.STATIC, Policy.KNOWS_TOKENS, Policy.DRAFTS_TOKENS):
         scenario = Scenario("oracle", policy=policy, drafters=(DrafterSpec(),))
