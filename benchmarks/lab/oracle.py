@@ -27,7 +27,7 @@ from specsplit_verifier.policy.account import Faded
 from specsplit_verifier.policy.adaptive.ema import EmaController
 from specsplit_verifier.policy.adaptive.goodput import GoodputController
 from specsplit_verifier.policy.adaptive.tiers_file import DEFAULT
-from specsplit_verifier.policy.planner import Pause, Planner, Schedule, prompt_chunks
+from specsplit_verifier.policy.planner import Pause, Planner, Schedule
 from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
 from specsplit_verifier.sessions.session import Session
@@ -113,7 +113,6 @@ class OraclePlanner(Planner):
         super().__init__(default, step_token_budget)
         self._knowledge = knowledge
         self._curve = curve
-        self._tokens_left = step_token_budget
         self._waits = waits
         self._rate = Faded()
         """Tokens committed per second, time between steps included."""
@@ -124,12 +123,11 @@ class OraclePlanner(Planner):
 
     def schedule(self, running: Sequence[Session], now: float) -> Schedule | Pause:
         """The best nodes of the whole batch, or how long to wait for better ones."""
-        decoding = [session for session in running if not session.prefilling]
-        prefilling = [session for session in running if session.prefilling]
         if not running:
             return Pause(None)
+        prompts = self._prompts(running)
+        decoding = self._chooser.ready(running, prompts)
         chosen = self._best_of(decoding)
-        prompts = prompt_chunks(prefilling, self._tokens_left) if prefilling else []
         if self._waits and not prompts and (pause := self._pause(decoding, chosen, now)):
             return Pause(pause)
         stepping = [

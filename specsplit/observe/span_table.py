@@ -199,10 +199,11 @@ SPANS: tuple[SpanRow, ...] = (
         1,
         f"verifier server {DECODE_CALL}",
         "one per choice of a request",
-        "From the end of `prefill` to the last commit. What drafters do for the request hangs below it, during the prefill too.",
+        "From the end of `prefill` to the last commit; where the step that reads the last of the prompt decodes too, from the beginning of "
+        "that step, so that the two overlap by it. What drafters do for the request hangs below it, during the prefill too.",
         (
             _SESSION,
-            _number("steps", "steps the request took part in, prefill not counted: as many as it has `spec_verify`"),
+            _number("steps", "steps that decoded for the request: as many as it has `spec_verify`"),
             _number("drafted", "nodes verified"),
             _number("accepted", "nodes accepted"),
             _number("hits", "commits whose bonus was a node"),

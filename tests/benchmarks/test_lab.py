@@ -84,22 +84,22 @@ def test_time_in_which_there_were_two_requests_counts_once() -> None:
 
 
 def test_a_serial_session_takes_the_time_that_its_parts_add_up_to(tmp_path: Path) -> None:
-    # The prompt has two tokens. Its first is read from 0 to 10 ms; meanwhile the drafter hears of the session at 1, draws two levels
-    # until 5, and they arrive at 6. From 10 to 20 a step commits both and a bonus. The last token waits for nobody, so the step from
-    # 20 to 30 commits it; the drafter hears of the first step at 21, and draws until 25 what nobody will take.
+    # The prompt has two tokens. A step from 0 to 10 ms reads them, and commits a token; meanwhile the drafter hears of the session at 1,
+    # draws two levels until 5, and they arrive at 6. The first of them is what was committed. The drafter hears of that at 11, draws one
+    # level more until 13, and it arrives at 14, so a step from 14 to 24 commits two nodes and a bonus, which is the last token.
     trace = recorded(tmp_path, [[SURE]] * 4)
     plan = PlanChanges(num_steps=2, topk=1, num_draft_tokens=3, draft_ahead=False, wait_budget_us=1_000_000)
     scenario = Scenario("tiny", step=StepCurve(10.0), link=Link(1.0), plan=plan, requests=1)
     laboratory = Laboratory(scenario, ReplaySource(trace))
     (entry,) = laboratory.run().entries
     assert entry.tokens == [2, 3, 4, 5]
-    assert entry.first_at == pytest.approx(0.020)
-    assert entry.ended_at == pytest.approx(0.030)
-    assert [session.accepted for session in steps_of(laboratory)] == [2, 0]
+    assert entry.first_at == pytest.approx(0.010)
+    assert entry.ended_at == pytest.approx(0.024)
+    assert [session.accepted for session in steps_of(laboratory)] == [0, 2]
     found = figures(scenario, laboratory)
-    assert found["rate"] == pytest.approx(4 / 0.030)
-    assert found["expansions"] == 2
-    assert found["idle"] == pytest.approx(1 - 8 / 30)
+    assert found["rate"] == pytest.approx(4 / 0.024)
+    assert found["expansions"] == 3 / 2
+    assert found["idle"] == pytest.approx(1 - 6 / 24)
 
 
 def ends(contention: float, work_s: float, expansions: Sequence[tuple[float, float]], begins: float = 0.0) -> float:
@@ -153,7 +153,7 @@ def test_cores_are_shared_with_one_drafter_at_most() -> None:
 def test_without_drafters_every_step_commits_one_token(tmp_path: Path) -> None:
     scenario = Scenario("alone", drafters=(), step=StepCurve(10.0), requests=1)
     found = measured(scenario, ReplaySource(recorded(tmp_path, [[SURE]] * 4)))
-    assert found["rate"] == pytest.approx(4 / 0.050)
+    assert found["rate"] == pytest.approx(4 / 0.040)
     assert found["idle"] == 1.0
 
 
@@ -187,7 +187,7 @@ def test_a_chain_is_accepted_as_far_as_it_was_recorded(tmp_path: Path) -> None:
     plan = PlanChanges(num_steps=4, topk=1, num_draft_tokens=5, draft_ahead=False, wait_budget_us=1_000_000)
     laboratory = Laboratory(Scenario("chain", plan=plan, requests=1), ReplaySource(trace))
     laboratory.run()
-    assert [session.accepted for session in steps_of(laboratory)] == [2, 1, 2]
+    assert [session.accepted for session in steps_of(laboratory)] == [0, 1, 1, 2], "the first step reads the prompt"
 
 
 def test_a_trace_of_accepted_lengths_alone_is_a_chain(tmp_path: Path) -> None:

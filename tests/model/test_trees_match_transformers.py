@@ -197,3 +197,24 @@ def test_a_row_gives_the_same_logits_whatever_else_is_in_the_batch(llama: Causal
         count, sequence.stored = sequence.stored, 0
         assert_same_sums(llama.forward([sequence.chunk(count)])[0], logits)
         sequence.table.release()
+
+
+@pytest.mark.parametrize("count", [1, 5, 23])
+def test_a_root_beside_the_chunk_before_it_has_the_logits_of_a_forward_behind_it(
+    drafting_pair: tuple[CausalLM, PreTrainedModel], count: int
+) -> None:
+    lm, model = drafting_pair
+    rng = np.random.default_rng(count)
+    tokens, parents = random_tokens(lm, rng, 4 + count + 1), [-1, 0, 1, 0, 2]
+    drafts = random_tokens(lm, rng, len(parents) - 1)
+    found: dict[bool, Tensor] = {}
+    for together in (True, False):
+        text = Sequence(lm, tokens)
+        forward(lm, [text.chunk(4)])
+        chunk, tree = text.chunk(count), text.tree([tokens[-1], *drafts], parents)
+        if not together:
+            forward(lm, [chunk])
+        found[together] = forward(lm, [tree, chunk] if together else [tree])[: len(parents)]
+        text.table.release()
+    assert_same_sums(found[True], found[False])
+    assert_same_sums(found[True][0], plain_logits(model, tokens))

@@ -224,8 +224,8 @@ async def test_ranks_whose_sessions_end_in_the_same_turn_go_on_for_the_others_an
     longest = written[2]
     assert written == [longest[:4], longest[:4], longest, longest[:4]]
     _, *turns = [[numbers[0] for numbers in told] for told in ranks.meshes[0].told]
-    prompts, all_step, one_steps = [LENGTH, LENGTH, 2 * LENGTH, 0], [1, 1, 2, 0], [0, 0, 1, 0]
-    assert turns == [prompts, *[all_step] * 4, *[one_steps] * 5, *[[0] * SIZE] * PARK_AFTER]
+    prompts, all_step, one_steps = [LENGTH + 1, LENGTH + 1, 2 * (LENGTH + 1), 0], [1, 1, 2, 0], [0, 0, 1, 0]
+    assert turns == [prompts, *[all_step] * 3, *[one_steps] * 5, *[[0] * SIZE] * PARK_AFTER]
 
 
 async def write(ranks: Ranks, rank: int, new: int) -> list[int]:

@@ -164,7 +164,7 @@ async def test_a_session_whose_drafter_cannot_be_fed_gets_the_next_that_can(
         tokens, end = await decode(verifier, request(PROMPTS[0], wished))
     assert written(truth[0], tokens, 40) and end.speculation.accepted > 30
     assert not reader.sessions
-    assert second.sessions[1].told[:2] == ["Open", "Features"], "from the start"
+    assert second.sessions[1].told[:3] == ["Open", "Commit", "Features"], "from the start"
     second.check(1, truth[0], features_of(target, truth[0], NEED))
 
 
@@ -335,5 +335,9 @@ async def test_sampled_text_is_the_same_with_and_without_features(target: Path, 
         records = recorded(verifier)
         tokens, end = await decode(verifier, replace(sampled, drafter=endpoint))
     assert tokens == alone and end.speculation.accepted > 10
-    assert next(record for record in records if record.sessions).drafted > 0, "the first step waits for the first grow"
+    first, second, *_ = (record for record in records if record.sessions)
+    assert first.prefill_tokens == len(PROMPTS[2]) - 1 and first.drafted == 0, (
+        "it reads the prompt, of which there are no features yet"
+    )
+    assert second.drafted > 0, "it waits for the first grow"
     reader.check(1, PROMPTS[2] + alone, features_of(target, PROMPTS[2] + alone, NEED))

@@ -192,10 +192,10 @@ class Pages(RuleBasedStateMachine):
         scheduler = self.scheduler
         scheduler.admit()
         oldest = next(iter(scheduler.running.values()), None)
-        while not self.kv.extend(self.decoding(), scheduler.running.values(), self.prefilling(chunk)):
+        while not self.kv.extend(self.decoding(chunk), scheduler.running.values(), self.prefilling(chunk)):
             assert scheduler.preempt() is not oldest, "it always goes on"
         assert scheduler.running or not scheduler.waiting
-        decoding, everyone = self.decoding(), list(scheduler.running.values())
+        decoding, everyone = self.decoding(chunk), list(scheduler.running.values())
         wanted = {
             session: range(int(session.kv_length * again), session.kv_length) for session in everyone if again < 1
         }
@@ -214,11 +214,11 @@ class Pages(RuleBasedStateMachine):
             self.read(session, positions.start, slots)
             self.write(session, positions, slots)
         for session in everyone:
+            if session.prefilling or session not in decoding:
+                wished = min(chunk, session.unread)
+                self.compute(session, min(wished, len(session.table) - session.kv_length))
             if session in decoding:
                 self.decode(session, accepted)
-            else:
-                wished = min(chunk, len(session.tokens) - 1 - session.kv_length)
-                self.compute(session, min(wished, session.lookahead_slots))
         self.kv.end_step(scheduler.running.values())
 
     def free_pages_of_each_kind(self) -> list[int]:
@@ -278,8 +278,10 @@ class Pages(RuleBasedStateMachine):
         there = [session for session in self.scheduler.running.values() if session.prefilling]
         return [(session, min(chunk, len(session.tokens) - 1 - session.kv_length)) for session in there]
 
-    def decoding(self) -> list[Session]:
-        return [session for session in self.scheduler.running.values() if not session.prefilling]
+    def decoding(self, chunk: int) -> list[Session]:
+        """Those whose prompt is read, or is so by a step that reads a chunk of it."""
+        reads = chunk if self.kv.roots_join else 0
+        return [session for session in self.scheduler.running.values() if session.unread <= reads]
 
     @rule(data=st.data(), sound=st.booleans())
     def cancel(self, data: st.DataObject, sound: bool) -> None:

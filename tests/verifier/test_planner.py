@@ -69,7 +69,7 @@ def test_a_quick_drafter_is_waited_for_and_with_it_all_others() -> None:
 
 
 def test_nobody_waits_beside_a_prompt_or_beside_ranks_that_step() -> None:
-    assert taken(planning(), drafted(1), drafted(2, read=0)) == {1: 1}
+    assert taken(planning(), drafted(1), drafted(2, read=0)) == {1: 1, 2: 1}
     beside = planning(grouped=True)
     beside.agree(Agreed(0, [Proposal(rows=1, plan=AHEAD), Proposal(rows=8, plan=AHEAD)]))
     assert taken(beside, drafted(1)) == {1: 1}

@@ -35,7 +35,7 @@ async def test_sampled_tokens_follow_the_targets_distribution(tmp_path: Path) ->
     ):
         serial = PlanChanges(draft_ahead=False)  # a step waits for drafts, however busy the machine is
         requests = [
-            DecodeRequest(str(seed), PROMPT, Sampling(1.0, seed=seed), Stopping(4), serial, drafter=endpoint)
+            DecodeRequest(str(seed), PROMPT, Sampling(1.0, seed=seed), Stopping(5), serial, drafter=endpoint)
             for seed in range(SESSIONS)
         ]
         limit = asyncio.Semaphore(8)

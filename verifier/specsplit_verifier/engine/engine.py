@@ -226,5 +226,6 @@ def core_of(
         grouped=grouped,
         most_nodes=most_nodes,
         rest_trials=settings.rest_trials,
+        roots_join=kv.roots_join,
     )
     return EngineCore(info, scheduler, planner, drafters, clock)

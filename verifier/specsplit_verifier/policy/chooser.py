@@ -38,9 +38,13 @@ class _Asked(NamedTuple):
 class StepChooser:
     """Chooses steps. Belongs to the engine thread."""
 
-    def __init__(self, most_nodes: int | None = None) -> None:
-        """`most_nodes`: drafts that the device has memory for in one step; None: it has for any number."""
+    def __init__(self, most_nodes: int | None = None, *, roots_join: bool = True) -> None:
+        """`most_nodes`: drafts that the device has memory for in one step; None: it has for any number.
+
+        `roots_join`: a session decodes in the very step that reads the last of its prompt.
+        """
         self._most_nodes: Final = most_nodes
+        self._roots_join: Final = roots_join
         self.host_s = 0.0
         """Seconds of a step beside the forward, lately."""
         self.account = Account()
@@ -50,6 +54,11 @@ class StepChooser:
         """Acceptance by address of the drafter, and by whether sessions are sampled."""
         self._standings: dict[int, Standing] = {}
         """Standings by session id."""
+
+    def ready(self, running: Iterable[Session], prompts: Iterable[tuple[Session, int]]) -> list[Session]:
+        """Find the sessions that can decode in a step which reads so many tokens of their prompts."""
+        sizes = {session.id: size for session, size in prompts} if self._roots_join else {}
+        return [session for session in running if session.unread == sizes.get(session.id, 0)]
 
     def meet(self, sessions: Sequence[Session]) -> None:
         """Take in the sessions that decode now."""

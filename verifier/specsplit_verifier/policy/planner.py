@@ -34,7 +34,7 @@ class Schedule:
     decoding: Sequence[tuple[Session, TreeLimits]]
     """(session, how much of its speculation it brings at most)."""
     prefilling: Sequence[tuple[Session, int]] = ()
-    """(session, prompt tokens to prefill)."""
+    """(session, prompt tokens to prefill). One that reads the last of its prompt may be decoding too."""
     recomputing: Sequence[tuple[Session, range]] = field(default_factory=list[tuple[Session, range]])
     """(session, positions to run once more for features that its drafter lacks)."""
     crowded_out: Collection[int] = frozenset()
@@ -72,14 +72,16 @@ class Planner:
         grouped: bool = False,
         most_nodes: int | None = None,
         rest_trials: bool = False,
+        roots_join: bool = True,
     ) -> None:
         """`step_token_budget`: tokens of prompts and of recomputed features in one step, at most. `grouped`: this is a rank of a group.
 
         `most_nodes`: drafts that the device has memory for in one step, roots not counted; None: it has for any number.
-        `rest_trials`: drafters are told to rest while more tokens a second are committed without them.
+        `rest_trials`: drafters are told to rest while more tokens a second are committed without them. `roots_join`: a session decodes
+        in the very step that reads the last of its prompt.
         """
         self.cost = StepCost()
-        self._chooser = StepChooser(most_nodes)
+        self._chooser = StepChooser(most_nodes, roots_join=roots_join)
         self._arms = Arms() if rest_trials and not grouped else None
         self._launched = launched
         self._budget = step_token_budget
@@ -172,11 +174,11 @@ class Planner:
         """
         if not running:
             return Pause(None)
-        ready = [session for session in running if not session.prefilling]
+        prompts = self._prompts(running)
+        ready = self._chooser.ready(running, prompts)
         self._chooser.meet(ready)
         if self._arms is not None:
             self._arms.meet([session.drafter.address for session in ready if session.drafter.attached])
-        prompts = self._prompts(running)
         if not prompts:
             pauses = [_serial_pause(session, now) for session in ready]
             ready = [session for session, pause in zip(ready, pauses, strict=True) if pause == 0.0]
@@ -242,7 +244,7 @@ OLDEST_PART = 4  # of the budget one part in so many is for the oldest prompt, h
 
 def prompt_chunks(prefilling: Sequence[Session], budget: int) -> list[tuple[Session, int]]:
     """(session, tokens to prefill), in order of arrival. The oldest is sure of a part; of the rest the shortest remainder comes first."""
-    wanted = {session.id: len(session.tokens) - 1 - session.kv_length for session in prefilling}
+    wanted = {session.id: session.unread for session in prefilling}
     sizes = dict.fromkeys(wanted, 0)
     oldest = prefilling[0].id
     sizes[oldest] = min(wanted[oldest], math.ceil(budget / OLDEST_PART))

@@ -128,6 +128,8 @@ class Feed:
         """True once it had caught up and was sent all there was."""
         self.resting = False
         """True while the drafter was told to rest."""
+        self.early_commits = 0
+        """Commits made before the features of the prompt: 1 if the step that read the last of it decoded too."""
         self.sent = 0
         """The present drafter was sent every position below this."""
         self.read = 0
@@ -172,7 +174,7 @@ class Feed:
     def attach(self, root: int) -> list[Features]:
         """A drafter begins at a session whose root has position `root`: what it is to be sent now."""
         self.attached = True
-        self.sent = self.read = 0
+        self.sent = self.read = self.early_commits = 0
         self.live = self.resting = False
         self._backlog = root
         return self._take()

@@ -35,6 +35,8 @@ class _Traced:
     chunks: int = 0
     read: float | None = None
     """When the prefill was over; None until then."""
+    decoding: float | None = None
+    """When the decode began; None until then."""
     committed: float | None = None
     """When the last commit was made."""
     totals: SpeculationStatistics = field(default_factory=SpeculationStatistics)
@@ -88,7 +90,7 @@ class Spans:
         totals = traced.totals
         self._tracing.span(
             "decode",
-            read,
+            read if traced.decoding is None else traced.decoding,
             traced.committed or read,
             parent=traced.call,
             context=traced.decode,
@@ -156,8 +158,10 @@ class Spans:
         return now
 
     def _part(self, traced: _Traced, part: SessionResult, result: StepResult, links: Sequence[TraceContext]) -> None:
-        if traced.read is None:  # there was nothing to read
-            self._prefilled(traced, result.began)
+        # Where there was nothing to read, the prefill is over now.
+        read = self._prefilled(traced, result.began) if traced.read is None else traced.read
+        if traced.decoding is None:  # the first step that decodes may be the last that reads
+            traced.decoding = min(read, result.began)
         traced.committed, traced.totals = result.ended, part.reply.speculation
         if part.held_since is not None and self._tracing.wants(_PARTS):
             self._tracing.span(

@@ -85,6 +85,15 @@ class KVCacheManager:
         return _ENDLESS if endless else self.pool.num_slots - in_step
 
     @property
+    def roots_join(self) -> bool:
+        """True if a session may decode in the very step that reads the last of its prompt.
+
+        Not where layers see windows, since a step may then read less of a text than was planned, nor where layers are recurrent, since
+        the rows of a step go on from states that are there before it.
+        """
+        return self.pool.window is None and self.pool.windows is None and self._states is None
+
+    @property
     def free_pages(self) -> int:
         """Pages that a session can have, those that are only kept for whoever may share them included."""
         return self.pool.free_pages + self._cache.idle_pages
@@ -175,10 +184,11 @@ class KVCacheManager:
         """Take the pages that sessions lack for a step: those of their roots, or False; then as much room for drafts as there is.
 
         `prefilling`: sessions, and how many tokens of their texts the step reads. They have their pages since they were admitted, but
-        where layers see windows: then False too if there is none for a token of each, and as much room for more as there is.
+        where layers see windows: then False too if there is none for a token of each, and as much room for more as there is. A session
+        that reads all before its root may be `stepping` too if `roots_join`.
         """
         lacking = [session for session in stepping if session.lookahead_slots < session.width]
-        reading = [(session, count) for session, count in prefilling if session.lookahead_slots < count]
+        reading = [(session, count) for session, count in prefilling if len(session.table) < session.kv_length + count]
         if not self._reserve_first(lacking, reading):
             self._replays.drop_all()
             for session in running:
@@ -189,7 +199,7 @@ class KVCacheManager:
         for session, count in reading:
             self._reserve_most(session.table, session.kv_length + count)
         for session in lacking:
-            self._reserve_most(session.table, session.kv_length + session.width)
+            self._reserve_most(session.table, len(session.tokens) - 1 + session.width)
         return self._windows is None or self._windows.step(stepping, prefilling)
 
     def scratch(self, chunks: Iterable[tuple[Session, range]]) -> list[tuple[Session, range, RowPages]]:

@@ -126,7 +126,7 @@ class Scheduler:
             for session, positions, pages in self.kv.scratch(schedule.recomputing)
         ]
         for session, size in schedule.prefilling:
-            positions = range(session.kv_length, session.kv_length + min(size, session.lookahead_slots))
+            positions = range(session.kv_length, min(session.kv_length + size, len(session.table)))
             chunks.append(_chunk(session, positions, session.table.upto(positions.stop)))
         return StepInput(trees, chunks, now)
 
@@ -138,7 +138,7 @@ def _tree(session: Session, draft: Draft, crowded_out: Collection[int]) -> TreeI
     return TreeInput.tree(
         draft.tokens,
         draft.parents,
-        session.table.upto(session.kv_length + len(draft.tokens)),
+        session.table.upto(len(session.tokens) - 1 + len(draft.tokens)),
         session=session.id,
         draft=draft,
         sampling=request.sampling,

@@ -218,6 +218,11 @@ class DraftSession:
         return self.feed is not None and self.feed.catching_up
 
     @property
+    def _beginning(self) -> bool:
+        """True until there is a commit behind the features of the prompt."""
+        return self.mirror.commits <= (0 if self.feed is None else self.feed.early_commits)
+
+    @property
     def _features_withheld(self) -> bool:
         return self.feed is not None and not self.feed.complete
 
@@ -246,6 +251,8 @@ class DraftSession:
         """Take the speculation to its next root, and see what became of it; from now on time counts towards the next grow."""
         mirror, untaken, rested = self.mirror, self.untaken, self.mirror.resting
         empty = Miss.NONE if rested else Miss.LATE
+        if self.feed is not None and self.feed.end < draft.positions[0]:
+            self.feed.early_commits = 1
         cause = Miss.WRONG if mirror.has_nodes_below(draft, accepted.path) else empty
         commit, hit = mirror.commit(draft, accepted.path, accepted.bonus)
         self._record.step(len(accepted.path) - 1, hit=hit)
@@ -327,7 +334,7 @@ class DraftSession:
         """When these are the last that the drafter needs for a first grow, the wait for that begins."""
         if features:
             self.mirror.mark_busy()
-            if self.mirror.commits == 0 and not prefilling and not self._features_withheld:
+            if self._beginning and not prefilling and not self._features_withheld:
                 self._wait.begin(now)
         return list(features)
 
@@ -354,7 +361,7 @@ class DraftSession:
         """True if nothing comes before the next step, or nothing that it could be told when or that the step could take."""
         if self.mirror.resting or self._features_withheld or not plan.speculates or limits.num_steps < 1:
             return True
-        return self.catching_up and self.mirror.commits > 0
+        return self.catching_up and not self._beginning
 
     def replan(self, plan: Plan, now: float) -> Sequence[ToDrafter]:
         """The drafter is to be told of another plan, and answers as it would a commit: by growing, or by saying that it rests."""

@@ -121,9 +121,14 @@ class Session:
         return Usage(self.prompt_length, self.generated, self.cached_tokens or 0)
 
     @property
+    def unread(self) -> int:
+        """Tokens before the root whose KV is missing."""
+        return len(self.tokens) - 1 - self.kv_length
+
+    @property
     def prefilling(self) -> bool:
         """True while KV is missing for tokens before the root."""
-        return self.kv_length < len(self.tokens) - 1
+        return self.unread > 0
 
     @property
     def needs_drafter(self) -> bool:
@@ -137,8 +142,8 @@ class Session:
 
     @property
     def lookahead_slots(self) -> int:
-        """Slots of its pages behind what is computed: for the root, and drafts."""
-        return len(self.table) - self.kv_length
+        """Slots of its pages from its root on: for that, and drafts."""
+        return len(self.table) - len(self.tokens) + 1
 
     @property
     def tree_limits(self) -> TreeLimits:
