@@ -43,6 +43,7 @@ class RightProposer:
         self.distances = proposer.distances
         self.max_levels = 1  # right tokens are put in after the fact: nothing can be drawn below them before
         self.shares_root = proposer.shares_root
+        self.drafts_blocks = False
 
     @property
     def info(self) -> DrafterInfo:

@@ -15,6 +15,8 @@ TARGET = "target"
 DRAFTS: Mapping[DrafterKind, str] = MappingProxyType(
     {
         DrafterKind.EAGLE3: "eagle3",
+        DrafterKind.DFLASH: "dflash",
+        DrafterKind.DSPARK: "dspark",
         DrafterKind.MULTI_LAYER_EAGLE: "multi_layer_eagle",
         DrafterKind.EAGLE: "eagle",
         DrafterKind.STANDALONE: "draft",

@@ -45,7 +45,8 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     """True goes on after the model's own end tokens."""
     drafter: str | None
-    """A kind of drafter ("eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram") or "none"; None: the best available."""
+    """A kind of drafter ("eagle3", "dflash", "dspark", "multi_layer_eagle", "eagle", "standalone", "ngram") or "none". None: the best
+    available."""
     plan: PlanChanges
     """How much to speculate, where it differs from the verifier's default."""
     n: int

@@ -26,7 +26,8 @@ class DrafterSettings(EngineSettings):
     )
 
     kind: DrafterKind = DrafterKind.STANDALONE
-    """What proposes: ngram (no model), standalone (a small model), eagle, eagle3 or multi_layer_eagle (heads on the target's features)."""
+    """What proposes: ngram (no model), standalone (a small model), eagle, eagle3 or multi_layer_eagle (heads on the target's features),
+    dflash or dspark (heads that draft several tokens in one forward)."""
     model: Path | None = None
     """Folder of the draft model or head, in the Hugging Face layout; required for every kind but ngram. For multi_layer_eagle it may be the
     target's own, which holds the layers where the target was published with them."""

@@ -35,6 +35,8 @@ class DrafterKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFTER_KIND_EAGLE: _ClassVar[DrafterKind]
     DRAFTER_KIND_EAGLE3: _ClassVar[DrafterKind]
     DRAFTER_KIND_MULTI_LAYER_EAGLE: _ClassVar[DrafterKind]
+    DRAFTER_KIND_DFLASH: _ClassVar[DrafterKind]
+    DRAFTER_KIND_DSPARK: _ClassVar[DrafterKind]
 
 class FeatureFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -63,6 +65,8 @@ DRAFTER_KIND_STANDALONE: DrafterKind
 DRAFTER_KIND_EAGLE: DrafterKind
 DRAFTER_KIND_EAGLE3: DrafterKind
 DRAFTER_KIND_MULTI_LAYER_EAGLE: DrafterKind
+DRAFTER_KIND_DFLASH: DrafterKind
+DRAFTER_KIND_DSPARK: DrafterKind
 FEATURE_FORMAT_UNSPECIFIED: FeatureFormat
 FEATURE_FORMAT_FLOAT32: FeatureFormat
 FEATURE_FORMAT_BFLOAT16: FeatureFormat

@@ -38,6 +38,10 @@ class DrafterKind(StrEnum):
     """A head of one layer on hidden states of several layers (arXiv 2503.01840)."""
     MULTI_LAYER_EAGLE = "multi_layer_eagle"
     """A layer of its own for every step: multi-token prediction (arXiv 2412.19437)."""
+    DFLASH = "dflash"
+    """A block of tokens in one forward, on hidden states of several layers; with DFlash 2's choice among candidates where it has one."""
+    DSPARK = "dspark"
+    """DFlash whose choices depend on the token before, and which says how sure it is of each."""
 
     @property
     def needs_model(self) -> bool:
@@ -47,7 +51,12 @@ class DrafterKind(StrEnum):
     @property
     def is_head(self) -> bool:
         """True if it reads the target's hidden states."""
-        return self in (DrafterKind.EAGLE, DrafterKind.EAGLE3, DrafterKind.MULTI_LAYER_EAGLE)
+        return self.needs_model and self is not DrafterKind.STANDALONE
+
+    @property
+    def drafts_blocks(self) -> bool:
+        """True if one forward drafts several tokens."""
+        return self in (DrafterKind.DFLASH, DrafterKind.DSPARK)
 
 
 @dataclass(frozen=True)

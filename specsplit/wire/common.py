@@ -36,6 +36,8 @@ _KINDS = {
     DrafterKind.EAGLE: pb.DRAFTER_KIND_EAGLE,
     DrafterKind.EAGLE3: pb.DRAFTER_KIND_EAGLE3,
     DrafterKind.MULTI_LAYER_EAGLE: pb.DRAFTER_KIND_MULTI_LAYER_EAGLE,
+    DrafterKind.DFLASH: pb.DRAFTER_KIND_DFLASH,
+    DrafterKind.DSPARK: pb.DRAFTER_KIND_DSPARK,
 }
 _KINDS_BACK = {wire: kind for kind, wire in _KINDS.items()}
 _FORMATS = {

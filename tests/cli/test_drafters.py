@@ -39,7 +39,7 @@ def zoo(target: Path) -> dict[DrafterKind, Path]:
 
 def test_the_kinds_are_the_coordinators_in_its_order() -> None:
     assert KINDS == KIND_ORDER
-    assert CHOICES == "eagle3, multi_layer_eagle, eagle, standalone, ngram or none"
+    assert CHOICES == "eagle3, dflash, dspark, multi_layer_eagle, eagle, standalone, ngram or none"
     assert set(DRAFTS) == {kind for kind in DrafterKind if kind.needs_model}
 
 
@@ -122,7 +122,7 @@ def test_a_folder_that_is_given_beats_the_one_beside_the_target(
         (
             ["eagle9"],
             [],
-            "--drafter: is 'eagle9', expected eagle3, multi_layer_eagle, eagle, standalone, ngram or none",
+            "--drafter: is 'eagle9', expected eagle3, dflash, dspark, multi_layer_eagle, eagle, standalone, ngram or none",
         ),
         (["eagle3"], [], r"--draft-model: is required for eagle3 drafters: .*/eagle3; say --draft-model eagle3=FOLDER"),
         (["standalone"], [], "--draft-model: is required for standalone drafters"),

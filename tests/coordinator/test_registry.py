@@ -156,7 +156,7 @@ def test_a_roster_orders_every_kind_and_says_what_each_needs(registry: Registry)
         registry.register(Register(kind.value, "d:1", info, 2))
     drafters = Rosters(registry, DrafterScorer(registry, ManualClock())).compute(member).drafters
     assert [each.member_id for each in drafters] == [kind.value for kind in KIND_ORDER]
-    assert [each.features for each in drafters] == [need, need, need, FeatureNeed(), FeatureNeed()]
+    assert [each.features for each in drafters] == [*[need] * 5, FeatureNeed(), FeatureNeed()]
 
 
 def test_watchers_hear_of_comings_and_goings_until_they_stop(registry: Registry) -> None:

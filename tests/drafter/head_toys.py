@@ -15,7 +15,7 @@ from transformers import LlamaConfig, MixtralConfig, Qwen3MoeConfig
 
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, Features
 from specsplit.model.attention.interface import NAME
-from specsplit.model.heads import Eagle3Head, Eagle3Variant, EagleHead, Head, MtpHead, TargetEmbeddings
+from specsplit.model.heads import BlockHead, Eagle3Head, Eagle3Variant, EagleHead, Head, MtpHead, TargetEmbeddings
 from specsplit.model.tensors.feature_codec import encode
 from specsplit.mtp.families import DEEPSEEK
 from specsplit.tree import TokenTree
@@ -170,12 +170,12 @@ def features_of(tokens: Sequence[int], layers: Sequence[int]) -> Tensor:
     return torch.cat([states[layer] for layer in layers], dim=-1)
 
 
-def layout_of(head: Head, form: FeatureFormat = FeatureFormat.FLOAT32) -> FeatureLayout:
+def layout_of(head: Head | BlockHead, form: FeatureFormat = FeatureFormat.FLOAT32) -> FeatureLayout:
     """How its features travel."""
     return head.shape.need.layout(32, form)
 
 
-def event_of(head: Head, tokens: Sequence[int], first: int, count: int) -> Features:
+def event_of(head: Head | BlockHead, tokens: Sequence[int], first: int, count: int) -> Features:
     """Features of a stretch of committed tokens."""
     rows = features_of(tokens, head.shape.need.layers)[first : first + count]
     return Features(first, count, *encode(rows, layout_of(head)))
@@ -189,7 +189,7 @@ class HeadVerifier(Verifier):
         table: SessionTable,
         session: SessionKey,
         prompt: Sequence[int],
-        head: Head,
+        head: Head | BlockHead,
         *,
         plan: Plan | None = None,
         sampling: Sampling | None = None,

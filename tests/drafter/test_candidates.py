@@ -20,7 +20,7 @@ def test_of_an_expansion_of_several_levels_each_node_keeps_its_own_children_and_
     level = DrawnLevel(np.array([0]), np.array([1]), Children(tokens, copied[:2].reshape(1, 2)))
     tree = TokenTree(7, 3)
     pool, held = CandidatePool(tree, DistanceCalibration()), weakref.ref(copied)
-    pool.add(np.array([ROOT]), Children(tokens, raw, [level]))
+    pool.add(np.array([ROOT]), Children(tokens, raw, [level]), np.array([0]))
     del copied, level
     assert held() is None
     pool.learn(ROOT, 1)

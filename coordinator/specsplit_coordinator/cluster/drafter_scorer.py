@@ -33,6 +33,8 @@ K = TypeVar("K")
 
 GUESSES = {
     DrafterKind.EAGLE3: 2.0,
+    DrafterKind.DFLASH: 1.9,
+    DrafterKind.DSPARK: 1.85,
     DrafterKind.MULTI_LAYER_EAGLE: 1.8,
     DrafterKind.EAGLE: 1.6,
     DrafterKind.STANDALONE: 1.4,

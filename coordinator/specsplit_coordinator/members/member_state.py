@@ -22,6 +22,8 @@ from specsplit_coordinator.members.group import Group
 
 KIND_ORDER = (
     DrafterKind.EAGLE3,
+    DrafterKind.DFLASH,
+    DrafterKind.DSPARK,
     DrafterKind.MULTI_LAYER_EAGLE,
     DrafterKind.EAGLE,
     DrafterKind.STANDALONE,

@@ -26,6 +26,7 @@ from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.tables import PageTables, RowPages, Slots
 from specsplit.model.tensors.transfer import on_device
 from specsplit.tree import Ints
+from specsplit_drafter.descent.choosing import best_children, shifts_of
 from specsplit_drafter.descent.device_edges import edges_of
 from specsplit_drafter.descent.device_ranking import DeviceRanking, Ranked
 from specsplit_drafter.drafts.draft_model import DraftModel
@@ -204,15 +205,9 @@ class Descent:
         """Choose the best children of each session's nodes -> the rows of their parents, their tokens, and the nodes that they are."""
         inputs, (size, count), width = self.inputs, nodes.scores.shape, level_slots.shape[1]
         tokens, raw = (part.view(size, count, -1) for part in (children.tokens, children.raw))
-        scores = nodes.scores.unsqueeze(2) + edges_of(raw, self._shifts(nodes.distances))
+        scores = nodes.scores.unsqueeze(2) + edges_of(raw, shifts_of(inputs.shifts, nodes.distances))
         impossible = (scores < inputs.floors) | (nodes.positions + 1 >= inputs.deepest).unsqueeze(2)
-        missing = max(0, width - count * tokens.shape[2])  # so many are padding in any case
-        possible = pad(scores.masked_fill(impossible, -torch.inf).flatten(1), (0, missing), value=-torch.inf)
-        ranked, order = possible.sort(
-            dim=1, descending=True, stable=True
-        )  # of equals the one whose parent stands first
-        best, places = ranked[:, :width].contiguous(), order[:, :width]
-        parents = places.div(tokens.shape[2], rounding_mode="floor").clamp(max=count - 1)
+        parents, chosen, best = best_children(scores.masked_fill(impossible, -torch.inf), tokens, width)
         above = parents.unsqueeze(2).expand(-1, -1, nodes.sees.shape[2])
         itself = torch.eye(width, dtype=torch.bool, device=level_slots.device).expand(size, -1, -1)
         below = _Nodes(
@@ -222,13 +217,7 @@ class Descent:
             level_slots,
             torch.cat((nodes.sees.gather(1, above), itself), 2),
         )
-        return parents, pad(tokens.flatten(1), (0, missing)).gather(1, places), below
-
-    def _shifts(self, distances: Tensor) -> Tensor:
-        """Calibrations float64 [B, N, R, bins] of nodes at these distances [B, N]."""
-        shifts = self.inputs.shifts
-        which = distances.clamp(max=shifts.shape[1] - 1)[..., None, None].expand(-1, -1, *shifts.shape[2:])
-        return shifts.gather(1, which)
+        return parents, chosen, below
 
 
 def _contexts(

@@ -189,6 +189,12 @@ class Proposer(Protocol):
         ...
 
     @property
+    def drafts_blocks(self) -> bool:
+        """True if every expansion draws the levels below its nodes too, at no cost of their own. Any nodes may be expanded at any time,
+        and those of these levels are still to be: an expansion of their own makes their children better."""
+        ...
+
+    @property
     def max_levels(self) -> int:
         """Levels that one expansion can draw, the frontier's own counted; 1 for a kind that does not descend."""
         ...
@@ -258,6 +264,7 @@ class ProposerDefaults:
     max_depth: int = UNBOUNDED
     redraws: bool = False
     shares_root: bool = False
+    drafts_blocks: bool = False
     distances: int = 1
 
     def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:

@@ -166,6 +166,8 @@ def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
 
     check_device(settings.device)
     torch.set_num_threads(settings.threads)
+    if settings.kind.drafts_blocks:
+        return _with_blocks(settings, settings.model)
     load = _load_head if settings.kind.is_head else _load_standalone
     if settings.dp_size == 1:
         proposer = ModelProposer(load(settings, settings.model, None), settings.children)
@@ -252,6 +254,33 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None)
     if _captures(settings):
         model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
     return model
+
+
+def _with_blocks(settings: DrafterSettings, folder: Path) -> Proposer:
+    from specsplit.model.heads import load_block_head  # noqa: PLC0415
+    from specsplit_drafter.kinds.block_model import BlockModel  # noqa: PLC0415
+    from specsplit_drafter.kinds.block_proposer import BlockProposer  # noqa: PLC0415
+
+    kind = settings.kind.value
+    if settings.dp_size > 1:
+        raise LoadError(f"a drafter of kind {kind} cannot be shared out over ranks (dp_size)")
+    if settings.compile != "off":
+        raise LoadError(f"the layers of a drafter of kind {kind} cannot be compiled (compile = {settings.compile})")
+    if settings.target is None:
+        raise LoadError(f"a drafter of kind {kind} needs the folder of the target it was made for (target)")
+    head = load_block_head(
+        folder,
+        settings.target,
+        settings.kind,
+        dtype=settings.dtype,
+        device=settings.device,
+        max_context=settings.max_context,
+    )
+    if settings.replaces_cpu_layers:
+        head.use_cpu_layers()
+    need = replace(head.shape.need, format=settings.feature_format)
+    model = BlockModel(head, settings.kv_tokens, need, settings.attention, settings.kv_cache_dtype)
+    return BlockProposer(model, settings.children)
 
 
 def _captures(settings: DrafterSettings) -> bool:

@@ -153,7 +153,7 @@ class SessionTable:
         if not chosen:
             return 0
         levels = self._levels(chosen)
-        width = self._level_width(chosen) if levels > 1 else 0
+        width = self._level_width(chosen) if levels > 1 or self.proposer.drafts_blocks else 0
         frontier = self.expansion_cost.frontier = [
             FrontierPart(keys[id(growth)], slots, growth.scoring(slots, width) if width else None)
             for growth, slots in chosen
@@ -164,7 +164,8 @@ class SessionTable:
         with self._pace(num_nodes):
             expansions = self.proposer.expand(frontier, levels)
         self.rounds.read(self.proposer.pending)
-        self.expansion_cost.levels, self.expansion_cost.useful_levels = _levels_of(expansions), 0
+        of_their_own = 1 if self.proposer.drafts_blocks else _levels_of(expansions)
+        self.expansion_cost.levels, self.expansion_cost.useful_levels = of_their_own, 0
         if any(isinstance(found, Children | WholeTree) for found in expansions):
             self.counts.usage.begin()
         self.expansion_cost.rows = num_nodes + pending - self._pending(frontier)
@@ -295,6 +296,7 @@ class SessionTable:
             max_depth=self.proposer.max_depth,
             redraws=self.proposer.redraws,
             shares_root=self.proposer.shares_root,
+            drafts_blocks=self.proposer.drafts_blocks,
         )
         # Last: whatever fails after it would have to close it again.
         self.proposer.open(session, original.tree, event)

@@ -107,13 +107,12 @@ class CandidatePool:
         """Count the guessed states between nodes that are to be expanded and the last true feature [n]."""
         return np.where(slots == ROOT, 0, self._distances.data.take(self._tree.parents.take(slots)) + 1)
 
-    def add(self, slots: Ints, children: Children) -> Rescored:
-        """Take in the children of nodes that were expanded together. They replace those that some of them had.
+    def add(self, slots: Ints, children: Children, distances: Ints) -> Rescored:
+        """Take in the children of nodes at these distances [n] that were expanded together. They replace those that some of them had.
 
         Returns the new edges of children that are nodes already.
         """
         tree = self._tree
-        distances = self.distances(slots)
         again = slots.compress(self._distances.data.take(slots) != _NOT_EXPANDED)
         kept = Children(
             children.tokens, children.log_probabilities

@@ -16,11 +16,18 @@ class ExpandableNodes:
     """The nodes of a tree that may still be expanded, likeliest first. Each is taken once, or with a kind that redraws once per commit."""
 
     def __init__(
-        self, tree: TokenTree, width: int, max_depth: int, max_context: int, *, shares_root: bool = False
+        self,
+        tree: TokenTree,
+        width: int,
+        max_depth: int,
+        max_context: int,
+        *,
+        shares_root: bool = False,
+        any_order: bool = False,
     ) -> None:
         """width: nodes of one expansion. max_depth: levels below the root that a tree may have. max_context: positions of tokens.
 
-        shares_root: as a Proposer has it.
+        shares_root: as a Proposer has it. any_order: nodes are expanded whatever has become of their parents.
         """
         self._tree = tree
         self._width = width
@@ -29,6 +36,8 @@ class ExpandableNodes:
         """Levels below the root, from the next ranking on."""
         self._max_context = max_context
         self._shares_root = shares_root
+        self.any_order: Final = any_order
+        """True if nodes are expanded whatever has become of their parents."""
         self._taken = tree.attach(np.bool_, False)
         """True for nodes that were taken to be expanded; where nodes are redrawn, since the latest commit."""
         self._ever_taken = tree.attach(np.bool_, False)
@@ -93,7 +102,7 @@ class ExpandableNodes:
         worthwhile = tree.scores >= tree.root_score + self._floor
         worthwhile &= tree.positions < self.deepest
         ready = worthwhile & self._ready()
-        if ready[ROOT]:
+        if ready[ROOT] and not self.any_order:
             ready[ROOT + 1 :] &= self._shares_root & (tree.parents[ROOT + 1 :] != ROOT)
         slots = ready.nonzero()[0]
         return likeliest(slots, tree.scores.take(slots), self._width)
@@ -102,6 +111,8 @@ class ExpandableNodes:
         """Tell which may be taken: those taken before once their parents are taken again; new ones too, or unless that is to come."""
         parents = self._tree.parents
         taken, known = self._taken.data[: len(parents)], self._ever_taken.data[: len(parents)]
+        if self.any_order:
+            return ~taken
         again = known & ~taken & taken.take(parents)
         open_ = taken.take(parents) if self._parents_first else known.take(parents) & ~again.take(parents)
         ready = again | ~known & open_

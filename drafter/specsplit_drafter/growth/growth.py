@@ -20,7 +20,7 @@ import numpy as np
 from specsplit.speculation import Commit, Grow, Original
 from specsplit.tree import ROOT, Flags, Ints, Scores
 from specsplit.values import Plan
-from specsplit_drafter.drafts.calibration import DistanceCalibration
+from specsplit_drafter.drafts.calibration import DISTANCES, DistanceCalibration
 from specsplit_drafter.drafts.proposer import UNBOUNDED, AppliedCommit, Children, DrawnLevel, Scoring, WholeTree
 from specsplit_drafter.growth.candidates import CandidatePool
 from specsplit_drafter.growth.cost import FREE, LinearCost, best_width
@@ -47,10 +47,11 @@ class Growth:
         max_depth: int = UNBOUNDED,
         redraws: bool = False,
         shares_root: bool = False,
+        drafts_blocks: bool = False,
     ) -> None:
         """width: nodes in one expansion at most. max_context: positions, from 0, that a drafted token may have.
 
-        max_depth, redraws, shares_root: as a Proposer has them.
+        max_depth, redraws, shares_root, drafts_blocks: as a Proposer has them.
         """
         self.original = original
         self.plan = plan
@@ -59,7 +60,9 @@ class Growth:
         """True if nothing can be expanded before the proposer has more features; the session table sets it."""
         self._max_depth = max_depth
         self._redraws = redraws
-        self._expandable = ExpandableNodes(original.tree, width, self._depth(), max_context, shares_root=shares_root)
+        self._expandable = ExpandableNodes(
+            original.tree, width, self._depth(), max_context, shares_root=shares_root, any_order=drafts_blocks
+        )
         self._candidate_pool = CandidatePool(original.tree, calibration, cost_benefit.usage)
         self._unsent = UnsentGrows()
         self._chosen: Ints = _NO_SLOTS
@@ -90,7 +93,7 @@ class Growth:
         """Make the scoring of the levels below offers, of `width` nodes each."""
         return Scoring(
             scores=self.original.tree.log_survivals(slots),
-            distances=self._candidate_pool.distances(slots),
+            distances=self._distances(slots, 0),
             shifts=self._candidate_pool.shifts,
             floor=math.log(self.cost_benefit.floor),
             deepest=self._expandable.deepest,
@@ -123,15 +126,18 @@ class Growth:
         """
         slots, self._chosen = self._chosen, _NO_SLOTS
         self._unsent.mark_busy()  # if it rested, it waited for features
-        self._add_level(slots, children)
+        self._expansions += 1
+        self._add_level(slots, children, 0)
         kept: list[Ints] = []
-        for level in children.levels:
+        for number, level in enumerate(children.levels, 1):
             slots = self._slots_of_level(slots, level)
             rows = (slots >= 0).nonzero()[0]
             if not len(rows):
                 break
-            self._expandable.take(slots.take(rows))
-            self._add_level(slots.take(rows), level.children.at(rows))
+            if not self._expandable.any_order:
+                self._expandable.take(slots.take(rows))
+                self._expansions += 1
+            self._add_level(slots.take(rows), level.children.at(rows), number)
             kept.append(slots)
         return kept
 
@@ -148,13 +154,24 @@ class Growth:
             self._unsent.add(self.original.grow(placed.parents, placed.tokens, placed.edges))
         self._candidate_pool.expanded(placed.slots, placed.rows, drawn.children)
 
-    def _add_level(self, slots: Ints, children: Children) -> None:
+    def _distances(self, slots: Ints, level: int) -> Ints:
+        """Find by what distance nodes are calibrated that are drawn so many levels below those of an expansion.
+
+        Behind a block's own token, by the tokens before that have no features yet; behind masks, by how many they are.
+        """
+        if not self._expandable.any_order:
+            return self._candidate_pool.distances(slots)
+        if level:
+            return np.full(len(slots), DISTANCES - 1 + level)
+        tree = self.original.tree
+        return np.minimum(tree.positions.take(slots) - tree.root_position, DISTANCES - 1)
+
+    def _add_level(self, slots: Ints, children: Children, level: int) -> None:
         if len(children.tokens) != len(slots):
             raise ValueError(f"children of {len(children.tokens)} nodes, expected those of {len(slots)}")
-        rescored = self._candidate_pool.add(slots, children)
+        rescored = self._candidate_pool.add(slots, children, self._distances(slots, level))
         if len(rescored.slots):
             self._unsent.add(self.original.rescore(*rescored))
-        self._expansions += 1
         self._push()
 
     def _slots_of_level(self, above: Ints, level: DrawnLevel) -> Ints:

@@ -110,6 +110,11 @@ class ModelProposer:
         """True for a head: a node is expanded from the state of its parent, whatever becomes of the root meanwhile."""
         return self.redraws
 
+    @property
+    def drafts_blocks(self) -> bool:
+        """False: one forward expands nodes, and nothing below them."""
+        return False
+
     def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
         """Take slots for the committed tokens, whose rows are computed later. Raises OutOfPages."""
         self._ranking.open(session, opened.tokens, opened.sampling, opened.prompt_tokens)

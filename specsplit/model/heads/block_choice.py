@@ -75,7 +75,7 @@ class CandidateSelector(nn.Module):
     def forward(self, tokens: Tensor, hidden: Tensor, logits: Tensor) -> Tensor:
         """The scores as logits [n, V], -inf where there is no candidate."""
         candidates, scores = self.scores(tokens, hidden, logits)
-        return torch.full_like(logits, -torch.inf).scatter(-1, candidates, scores)
+        return torch.full_like(logits, -torch.inf).scatter(-1, candidates, scores.to(logits.dtype))
 
 
 class BlockChoice(nn.Module):

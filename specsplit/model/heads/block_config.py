@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from specsplit.errors import LoadError
 from specsplit.model.heads.config import num_layers_of
+from specsplit.values import DrafterKind
 
 _SLIDING: Final = "sliding_attention"
 _MARKOV_TYPES: Final = ("vanilla", "gated", "rnn")
@@ -75,6 +76,7 @@ class BlockConfig:
     """A confidence head is there."""
     confidence_with_markov: bool = False
     """It reads the Markov head's embedding of the token before, too."""
+    kind: DrafterKind = DrafterKind.DFLASH
 
     @property
     def depth(self) -> int:
@@ -106,6 +108,7 @@ class BlockConfig:
             markov=_markov(facts) if spark else None,
             confidence=any(name.startswith("confidence_head.") for name in names),
             confidence_with_markov=bool(_said(facts, "confidence_head_with_markov")),
+            kind=DrafterKind.DSPARK if spark else DrafterKind.DFLASH,
         )
 
 

@@ -51,7 +51,7 @@ class BlockHead(HeadModule):
         super().__init__(target)
         need = FeatureNeed(said.layers, target.hidden_size)
         max_context = min(target.max_context, reach_of(config, target.max_context))
-        self.shape: Final = BlockShape(need, max_context, target.vocabulary, model)
+        self.shape: Final = BlockShape(said.kind, need, max_context, target.vocabulary, model)
         width, vocab_size = config.hidden_size, target.vocabulary.size
         if target.embeddings.shape[1] != width:
             raise LoadError(

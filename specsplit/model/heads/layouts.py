@@ -49,8 +49,8 @@ _KINDS: Final[dict[Family, tuple[DrafterKind, ...]]] = {
     Family.EAGLE: (DrafterKind.EAGLE,),
     Family.EAGLE3: (DrafterKind.EAGLE3,),
     Family.MTP: (DrafterKind.MULTI_LAYER_EAGLE, DrafterKind.EAGLE),
-    Family.DFLASH: (),
-    Family.DSPARK: (),
+    Family.DFLASH: (DrafterKind.DFLASH,),
+    Family.DSPARK: (DrafterKind.DSPARK,),
 }
 SPECULATORS: Final = {
     "eagle": Family.EAGLE,

@@ -89,19 +89,22 @@ def load_head(
 def load_block_head(
     folder: Path,
     target: Path,
+    kind: DrafterKind | None = None,
     *,
     dtype: str = "float32",
     device: str = "cpu",
     attn_implementation: str = NAME,
     max_context: int | None = None,
 ) -> BlockHead:
-    """Load the block drafter in `folder`, DFlash, DFlash 2 or DSpark, as `load_head` loads others. Raises LoadError."""
+    """Load the block drafter in `folder`, DFlash, DFlash 2 or DSpark, as `load_head` loads others. kind: None: either. Raises LoadError."""
     for each in (folder, target):
         check_folder(each)
     with refusing(f"the block drafter in {folder} cannot be loaded for the target in {target}"):
         source = _Source(folder, target, dtype, device, attn_implementation, max_context)
         if not source.family.drafts_blocks:
             raise LoadError(f"model folder {folder} holds {source.family.value}, which is no block drafter")
+        if kind is not None:
+            source.require_runs_as(kind)
         head, layout = _block(source)
         load_weights(head, source.checkpoint, layout, source.dtype)
         _take_mask_embedding(head, folder)
@@ -135,7 +138,7 @@ class _Source:
     def require_runs_as(self, kind: DrafterKind) -> None:
         """Raise LoadError if what is in the folder does not run as this kind."""
         if kind not in self.family.kinds:
-            runs = f"which runs as {' or '.join(self.family.kinds) or 'nothing yet'}, not as {kind}"
+            runs = f"which runs as {' or '.join(self.family.kinds)}, not as {kind}"
             raise LoadError(f"model folder {self.folder} holds {self.family.value}, {runs}")
 
     def warn_of_reach(self, own: int, served: int) -> None:

@@ -11,9 +11,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from specsplit.model.heads.block_config import BlockSight
+from specsplit.model.heads.block_head import BlockHead
 from specsplit.model.heads.eagle3 import Eagle3Head
 from specsplit.model.heads.head import Head
-from specsplit.model.heads.layouts import Layout, eagle3_layout, eagle_layout, mtp_layout
+from specsplit.model.heads.head_module import HeadModule
+from specsplit.model.heads.layouts import Family, Layout, block_layout, eagle3_layout, eagle_layout, mtp_layout
 from specsplit.model.heads.mtp import MtpHead
 from specsplit.mtp.families import DEEPSEEK, MIMO
 from specsplit.mtp.family import MtpFamily
@@ -27,17 +30,51 @@ def save_head(head: Head, folder: Path, *, dtype: torch.dtype | None = None) -> 
     EAGLE and EAGLE-3 heads are written as SpecForge does, MTP layers as MiMo or DeepSeek does, whichever the head computes like. Raises
     ValueError for a head that computes like neither, or that reads hidden states which the layout cannot name.
     """
-    layout = _layout(head)
+    _write(folder, _facts(head, dtype or head.dtype), published_tensors(head, _layout(head)), dtype)
+
+
+def _write(folder: Path, facts: dict[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    facts = _facts(head, dtype or head.dtype)
     (folder / "config.json").write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    tensors = published_tensors(head, layout)
     if dtype is not None:
         tensors = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def published_tensors(head: Head, layout: Layout) -> dict[str, Tensor]:
+def save_block_head(head: BlockHead, folder: Path, *, dtype: torch.dtype | None = None) -> None:
+    """Write a DFlash drafter, or one of DFlash 2, as z-lab does. `load_block_head` reads it back. dtype: as `save_head` has it.
+
+    Raises ValueError for DSpark, windows, a smaller vocabulary, and hidden states that the layout cannot name.
+    """
+    said = head.said
+    plain = said.markov is None and not said.confidence and set(said.sights) == {BlockSight()}
+    if not plain or head.d2t is not None or head.lm_head is not None or min(said.layers) < 1:
+        raise ValueError(
+            "a block drafter is saved if it is DFlash without windows, proposes all tokens and reads decoder layers"
+        )
+    own = {
+        "mask_token_id": said.mask_token,
+        "target_layer_ids": [layer - 1 for layer in said.layers],
+        "sample_from_anchor": said.from_anchor,
+    }
+    if said.conv is not None:
+        own |= {"conv_kernel_size": said.conv.taps, "conv_group_size": said.conv.group_size}
+    if said.selector is not None:
+        own |= {"selector_rank": said.selector.rank, "selector_top_k": said.selector.top_k}
+    facts = {
+        **head.config.to_dict(),
+        "vocab_size": head.shape.vocabulary.size,
+        "max_position_embeddings": head.shape.max_context,
+        "architectures": ["DFlashDraftModel" if said.selector is None else "DFlash2DraftModel"],
+        "block_size": said.size,
+        "num_target_layers": head.target.num_layers,
+        "dflash_config": own,
+        "dtype": str(dtype or head.dtype).removeprefix("torch."),
+    }
+    _write(folder, facts, published_tensors(head, block_layout(Family.DFLASH, [])), dtype)
+
+
+def published_tensors(head: HeadModule, layout: Layout) -> dict[str, Tensor]:
     """The head's own tensors by their published names."""
     return {
         published: part.detach().cpu().contiguous()

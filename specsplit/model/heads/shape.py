@@ -41,6 +41,7 @@ class HeadShape:
 class BlockShape:
     """A block drafter as its engine and its peers see it."""
 
+    kind: DrafterKind
     need: FeatureNeed
     """The hidden states of the target that a feature consists of."""
     max_context: int
@@ -49,3 +50,8 @@ class BlockShape:
     """The target's: it reads and proposes the target's token ids."""
     model: str
     """Name of its folder."""
+
+    @property
+    def info(self) -> DrafterInfo:
+        """The info of a drafter of these blocks."""
+        return DrafterInfo(self.kind, self.model, self.vocabulary, self.max_context, self.need)
