@@ -18,7 +18,8 @@ from torch import Tensor
 from specsplit.model.attention.interface import ForwardBatch, tokens_first
 from specsplit.model.attention.torch_attention import Bucket, TorchAttention, attend_bucket
 from specsplit.model.native import library
-from specsplit.model.native.attention import WIDTH, LayerKernel, SeenRow, SeenRows
+from specsplit.model.native.attention import LayerKernel, SeenRow, SeenRows
+from specsplit.model.native.library import WIDTH
 from specsplit.model.pages.batch import Row, visible
 from specsplit.model.pages.geometry import ALL, NO_ATTENTION, Layer, Pattern
 from specsplit.model.pages.input_batch import InputBatch

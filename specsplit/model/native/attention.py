@@ -1,6 +1,8 @@
 """The attention kernel in C: what it reads, and one call for a layer.
 
 T   tokens in the batch      H, K   query heads, KV heads      D, V   width of keys, width of values
+D and V are multiples of 8.
+
 Q, L   new tokens of a row, tokens that it sees                E      the last of those L, which not every new token sees
 """
 
@@ -16,9 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specsplit.model.native.library import library
-
-WIDTH: Final = 8
-"""D and V are multiples of it."""
 
 
 class SeenRow(NamedTuple):
@@ -76,7 +75,7 @@ class LayerKernel:
         """
         self._kernels: Final = library()
         self._planes: Final = keys, values
-        self._addresses: Final = [ctypes.c_void_p(plane.data_ptr()) for plane in self._planes]
+        self._addresses: Final = [plane.data_ptr() for plane in self._planes]
         (_, kv_heads, key_width), value_width = keys.shape, values.shape[2]
         self._layer: Final = _Layer(
             heads, kv_heads, key_width, value_width, 0, 0, *keys.stride()[:2], *values.stride()[:2]
@@ -88,20 +87,11 @@ class LayerKernel:
         """Attend with query [T, H, D] -> [T, H, V], of which what belongs to none of the rows is left as it was found."""
         if query.stride(2) != 1:
             query = query.contiguous()
-        layer, most, pool = self._layer, ctypes.c_int64(rows.most), ctypes.c_int64(threads)
+        layer = self._layer
         layer.query_token, layer.query_head, _ = query.stride()
         layer.scaling = scaling
         out = torch.empty(len(query), *self._shape, dtype=torch.float32)
-        work = torch.empty(self._kernels.working_numbers(self._reference, most, pool), dtype=torch.float32)
-        self._kernels.attend(
-            self._reference,
-            rows.array,
-            ctypes.c_int64(rows.count),
-            most,
-            ctypes.c_void_p(query.data_ptr()),
-            *self._addresses,
-            ctypes.c_void_p(out.data_ptr()),
-            ctypes.c_void_p(work.data_ptr()),
-            pool,
-        )
+        work = torch.empty(self._kernels.working_numbers(self._reference, rows.most, threads), dtype=torch.float32)
+        addresses = (query.data_ptr(), *self._addresses, out.data_ptr(), work.data_ptr())
+        self._kernels.attend(self._reference, rows.array, rows.count, rows.most, *addresses, threads)
         return out

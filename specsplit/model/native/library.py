@@ -24,11 +24,22 @@ import torch  # noqa: F401 - brings the OpenMP runtime
 
 from specsplit.errors import LoadError
 
+WIDTH: Final = 8
+"""Widths of heads are multiples of it."""
+
 _log = logging.getLogger(__name__)
 
 _SOURCE: Final = Path(__file__).with_name("attention.c")
 _COMPILE: Final = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-fPIC")
 _MOST_SECONDS: Final = 120
+
+_ADDRESS: Final = ctypes.c_void_p
+_COUNT: Final = ctypes.c_int64
+_FUNCTIONS: Final = {
+    "working_numbers": (_ADDRESS, _COUNT, _COUNT),
+    "attend": (*(_ADDRESS,) * 2, *(_COUNT,) * 2, *(_ADDRESS,) * 5, _COUNT),
+}
+"""What they take. All return nothing but `working_numbers`, which returns a count."""
 
 
 def library() -> ctypes.CDLL:
@@ -66,8 +77,10 @@ def _load(folder: Path) -> ctypes.CDLL:
             raise OSError("there is no gcc: install it (Debian: apt-get install gcc libc6-dev)")
         _compile(compiler, compiled)
     kernels = ctypes.CDLL(str(compiled))
-    kernels.working_numbers.restype = ctypes.c_int64
-    kernels.attend.restype = None
+    for name, takes in _FUNCTIONS.items():
+        function = getattr(kernels, name)
+        function.argtypes, function.restype = takes, None
+    kernels.working_numbers.restype = _COUNT
     return kernels
 
 
