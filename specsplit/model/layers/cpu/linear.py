@@ -16,7 +16,18 @@ from torch.nn.functional import pad
 
 _ROWS: Final = 16
 """The layout is chosen for about so many rows; it serves from 1 to hundreds about as well as one that is chosen for these."""
-_SIZES: Final = (0, *range(1, 5), *range(6, 17, 2), *range(20, 33, 4), *range(40, 65, 8), 96, 128, 160, 192, *range(256, 513, 64))
+_SIZES: Final = (
+    0,
+    *range(1, 5),
+    *range(6, 17, 2),
+    *range(20, 33, 4),
+    *range(40, 65, 8),
+    96,
+    128,
+    160,
+    192,
+    *range(256, 513, 64),
+)
 """Numbers of rows that there are kernels for. oneDNN makes one for every number that it meets, and keeps each, in half a megabyte."""
 _READING: Final = 14
 """So many rows of a product take as long as reading the weights does: rather than more of them are added, there are two products."""
