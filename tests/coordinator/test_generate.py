@@ -144,7 +144,7 @@ async def test_drafters_of_every_kind_share_a_cluster_and_each_request_chooses(c
 
 async def test_drafter_wishes_that_cannot_be_met_are_refused(cluster: Cluster, say: Say) -> None:
     await cluster.add_verifier(say((5,)))
-    known = "eagle3, multi_layer_eagle, eagle, standalone, ngram, none"
+    known = "eagle3, dflash, dspark, multi_layer_eagle, eagle, standalone, ngram, none"
     with pytest.raises(InvalidRequest, match=f"drafter: is 'eagle9', expected one of {known}"):
         await cluster.client.generate("x", drafter="eagle9")
     with pytest.raises(Unavailable, match="the cluster has no drafters"):

@@ -118,7 +118,7 @@ def test_without_a_wish_heads_come_first_and_eagle3_before_the_others() -> None:
     while there:
         order.append(chosen(there) or "")
         there = [member for member in there if member.member_id != order[-1]]
-    assert order == ["eagle3", "multi_layer_eagle", "eagle", "standalone", "ngram"]
+    assert order == ["eagle3", "dflash", "dspark", "multi_layer_eagle", "eagle", "standalone", "ngram"]
 
 
 @pytest.mark.parametrize("wish", DrafterKind)
