@@ -115,13 +115,17 @@ def test_the_images_on_a_gpu_have_flashinfer_and_its_kernels_in_the_same_release
     assert f"flashinfer-python=={found}\n" in (ROOT / "constraints.txt").read_text()
 
 
-def test_on_a_gpu_triton_finds_a_compiler_and_a_folder_that_the_user_may_write() -> None:
+def test_kernels_find_a_compiler_and_folders_that_the_user_may_write() -> None:
+    """Those in C of a CPU, and the launchers of triton's."""
     stage = DOCKERFILE.partition(" AS engine\n")[2].partition("\nFROM ")[0]
-    on_gpu = stage.partition('[ "$VARIANT" = cpu ] || {')[2].partition("}; }")[0]
-    installed = on_gpu.partition("apt-get install ")[2].partition("&&")[0].split()
-    assert {"--no-install-recommends", "gcc", "libc6-dev"} <= set(installed) and "rm -rf /var/lib/apt/lists/*" in on_gpu
-    (folder,) = re.findall(r"^ENV TRITON_CACHE_DIR=(\S+)$", stage, re.MULTILINE)
-    assert Path(folder).parent == Path("/tmp"), "any user may make it there"
+    (command,) = (line for line in stage.splitlines() if line.startswith("RUN apt-get"))
+    installed = command.partition("apt-get install ")[2].partition("&&")[0].split()
+    assert {"--no-install-recommends", "gcc", "libc6-dev"} <= set(
+        installed
+    ) and "rm -rf /var/lib/apt/lists/*" in command
+    for name in ("TRITON_CACHE_DIR", "XDG_CACHE_HOME"):
+        (folder,) = re.findall(rf"^ENV {name}=(\S+)$", stage, re.MULTILINE)
+        assert Path(folder).parent == Path("/tmp"), "any user may make it there"
 
 
 def test_any_number_of_drafters_may_run_since_nothing_of_theirs_is_fixed() -> None:

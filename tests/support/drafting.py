@@ -34,11 +34,15 @@ async def drafter_process(kind: str, **options: object) -> AsyncIterator[Endpoin
         child.kill()
 
 
+POCKET_KINDS = [kind for kind in DrafterKind if not kind.needs_model or kind in drafts_beside(POCKET)]
+"""Kinds that need no model, or of which there is one beside the pocket target."""
+
+
 @asynccontextmanager
 async def pocket_drafters() -> AsyncIterator[dict[DrafterKind, Register]]:
-    """One of each kind, as it would join a cluster."""
+    """One of each of these kinds, as it would join a cluster."""
     async with AsyncExitStack() as stack:
-        yield {kind: await _started(stack, kind) for kind in DrafterKind}
+        yield {kind: await _started(stack, kind) for kind in POCKET_KINDS}
 
 
 async def _started(stack: AsyncExitStack, kind: DrafterKind) -> Register:

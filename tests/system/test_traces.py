@@ -15,6 +15,7 @@ from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Result
 from specsplit.observe.span_table import SPANS, SpanRow, problems_of, row, rows_at
 from specsplit.values import DrafterKind, TraceChanges
+from tests.support.drafting import POCKET_KINDS
 from tests.support.otlp import ReceivedSpan, Receiver, receiving
 from tests.support.slow import slowly
 from tests.system.conftest import as_soon_as, empty, eventually
@@ -40,7 +41,7 @@ def cluster(receiver: Receiver) -> Iterator[LocalCluster]:
     traced = {"trace_endpoint": receiver.address, "trace_level": 0}
     paced = {"paced_step_base_ms": 10.0}
     drafts = drafts_beside(TARGET)
-    kinds = list(DrafterKind)
+    kinds = POCKET_KINDS
     with LocalCluster(
         TARGET, drafts, drafters=kinds, coordinator=traced, verifier={**traced, **paced}, drafter=traced
     ) as started:
@@ -60,7 +61,7 @@ def at_level(cluster: LocalCluster, level: int) -> None:
     """Every service traces at `level`, and has been told so before this returns."""
     with cluster.client() as client:
         told = client.set_tracing(TraceChanges(level=level))
-        assert told.members == len(DrafterKind) + 1
+        assert told.members == len(POCKET_KINDS) + 1
         there = time.monotonic() + ON_ITS_WAY_S
         as_soon_as(lambda: have_reported(client, since=there))
 
@@ -102,8 +103,8 @@ def test_the_spans_are_those_of_the_table(
 ) -> None:
     at_level(cluster, level)
     since = len(receiver.spans)
-    results = generate(cluster, prompts, list(DrafterKind))
-    spans = exported(receiver, REQUESTS * len(DrafterKind), since)
+    results = generate(cluster, prompts, POCKET_KINDS)
+    spans = exported(receiver, REQUESTS * len(POCKET_KINDS), since)
     at_level(cluster, 0)
 
     by_id = {(span.trace_id, span.span_id): span for span in spans}
@@ -115,7 +116,7 @@ def test_the_spans_are_those_of_the_table(
         check_place(span, by_id)
     traces = {span.attributes["gen_ai.response.id"]: span.trace_id for span in spans if span.name == "generate"}
     assert len(traces) == len({span.trace_id for span in spans if span.name not in BATCHES}), "one trace per request"
-    for kind in DrafterKind:
+    for kind in POCKET_KINDS:
         of_kind = {traces[result.done.request_id] for result in results[kind]}
         assert len(of_kind) == REQUESTS
         check_kind(kind, level, [span for span in spans if span.trace_id in of_kind], by_id)

@@ -25,7 +25,7 @@ from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterKind, Endpoint, Stopping
 from specsplit_verifier.edge.verifier import Verifier
 from tests.support.drafter_groups import DrafterGroup, pocket_drafter_groups
-from tests.support.drafting import POCKET, endpoint_of, pocket_drafters
+from tests.support.drafting import POCKET, POCKET_KINDS, endpoint_of, pocket_drafters
 from tests.support.eventually import eventually
 from tests.support.rank_groups import Ranks, ShardedTargets, sharded_ranks
 from tests.support.restless import restless
@@ -46,7 +46,7 @@ WAYS: dict[str, dict[str, object]] = {
     "penalised": {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.2},
     "seeded and penalised": {"temperature": 1.1, "seed": 5, "repetition_penalty": 1.1, "frequency_penalty": 0.5},
 }
-KINDS = [None, *DrafterKind]
+KINDS = [None, *POCKET_KINDS]
 PATIENT_US = 2_000_000
 """Under a plan that drafts and verifies in turn, drafts come in time on a busy machine too."""
 
@@ -209,7 +209,7 @@ async def test_the_text_of_a_group_with_captured_forwards_is_that_of_one_that_is
 ) -> None:
     """One session on one rank, three on the other, which is idle in the end. Prompts, and many trees at once, are run eagerly."""
     restless(monkeypatch)
-    cases = [Case(kind, way, row) for row, (kind, way) in enumerate(zip([None, *DrafterKind], WAYS, strict=False))]
+    cases = [Case(kind, way, row) for row, (kind, way) in enumerate(zip(KINDS, WAYS, strict=False))]
     async with sharded_ranks(captured, max_sessions=32) as ranks:
         calls = [decode(ranks.verifiers[case.text % 4 == 0], case.request(prompts, drafters)) for case in cases]
         async with asyncio.timeout(100):
