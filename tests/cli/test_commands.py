@@ -89,7 +89,10 @@ HEAD = Member("d2", "h:3", DrafterInfo(DrafterKind.EAGLE3, "head", None, 512, Fe
             "--web-listen: [::]:0 can be reached from other machines, and the page is served without TLS",
         ),
         (["generate", "-p", "x", "--timeout-s=-1"], "--timeout-s"),
-        (["demo", "--models", "nowhere"], "--models: there are no target/ and one of eagle3/, dflash/, dspark/, multi_layer_eagle/"),
+        (
+            ["demo", "--models", "nowhere"],
+            "--models: there are no target/ and one of eagle3/, dflash/, dspark/, multi_layer_eagle/",
+        ),
         (["status", "--interval-s", "0"], "--interval-s"),
     ],
 )
