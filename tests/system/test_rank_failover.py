@@ -21,11 +21,11 @@ from specsplit.observe import TraceContext
 from specsplit.requests import GenerateRequest
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import DrafterKind, FinishReason
+from specsplit.values import FinishReason
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_verifier.edge.verifier import Verifier
-from tests.support.drafting import POCKET, pocket_drafters
+from tests.support.drafting import POCKET, POCKET_KINDS, pocket_drafters
 from tests.support.rank_groups import ShardedTargets, settings_of
 from tests.support.restless import restless
 from tests.support.slow import slowly
@@ -34,7 +34,7 @@ from tests.verifier.conftest import recorded, verifier_over
 
 PROMPT = "import os\n\n\ndef walk(top):\n    for name in os.listdir(top):\n        path = os.path.join(top, name)\n        if "
 NEW, FURTHER = 8, 2
-KINDS = ["none", *DrafterKind]
+KINDS = ["none", *POCKET_KINDS]
 
 
 @dataclass

@@ -14,6 +14,7 @@ from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Options, Result
 from specsplit.requests import Delta
 from specsplit.values import DrafterKind
+from tests.support.drafting import POCKET_KINDS
 from tests.support.torchrun import forked_torchrun
 from tests.system.conftest import SERIAL, as_soon_as
 
@@ -26,13 +27,13 @@ WAYS: dict[str, Options] = {
     "penalised": {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.2},
     "seeded and penalised": {"temperature": 1.1, "seed": 5, "repetition_penalty": 1.1, "frequency_penalty": 0.5},
 }
-CASES = [(kind, way) for kind in ("none", *(kind.value for kind in DrafterKind)) for way in WAYS]
+CASES = [(kind, way) for kind in ("none", *(kind.value for kind in POCKET_KINDS)) for way in WAYS]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     """With a verifier of the whole target."""
-    drafters = [kind.value for kind in DrafterKind]
+    drafters = [kind.value for kind in POCKET_KINDS]
     with LocalCluster(POCKET, drafts_beside(POCKET), drafters=drafters, coordinator={"failover_s": 120}) as started:
         yield started
 
@@ -68,7 +69,7 @@ def test_a_split_target_writes_what_a_whole_one_does_with_any_drafter_and_a_stre
             assert [each.tokens for each in parts] == whole
             assert len({each.done.verifier for each in parts}) == 1
             accepted = {kind for (kind, _), each in zip(CASES, parts, strict=True) if each.speculation.accepted}
-            assert accepted >= {kind.value for kind in DrafterKind} - {DrafterKind.NGRAM.value}
+            assert accepted >= {kind.value for kind in POCKET_KINDS} - {DrafterKind.NGRAM.value}
             tokens: list[int] = []
             for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
                 if isinstance(event, Delta):
