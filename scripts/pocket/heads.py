@@ -33,7 +33,7 @@ def order_of(kind: DrafterKind, models: Path, corpus: Path, out: Path) -> HeadOr
 def write_corpus(file: Path) -> None:
     """Write the training files of the corpus as lines of JSON; files that are held out of the target's training are not among them."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps({"text": document.text}) + "\n" for document in split()[0])
+    lines = (json.dumps({"text": document.text}) + "\n" for document in split()[0] if document.text.strip())
     file.write_text("".join(lines), encoding="utf-8")
 
 
