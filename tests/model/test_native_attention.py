@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,11 +175,13 @@ def test_a_folder_that_others_write_into_is_not_loaded_from(anew: Path) -> None:
 
 
 def test_without_a_compiler_torch_attends_and_asking_for_it_says_what_to_install(
-    anew: Path, monkeypatch: pytest.MonkeyPatch
+    anew: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("PATH", str(anew))
     kv = KVCache(Geometry.uniform(1, 2, 2, 8), 4, torch.float32, CPU)
     assert choose_backend("auto", kv) == "torch"
+    assert "attention = auto does not take native: kernels in C are not there: there is no gcc" in caplog.text
     with pytest.raises(LoadError, match=r"there is no gcc: install it .* or take attention = auto or torch"):
         choose_backend("native", kv)
 

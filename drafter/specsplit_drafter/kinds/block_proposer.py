@@ -16,12 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.draft_events import Open
-from specsplit.features import FeatureLayout, Features
 from specsplit.model.heads import BlockRows
 from specsplit.model.tensors.transfer import wait_for
 from specsplit.records import GraphStatistics
-from specsplit.tree import Ints, TokenTree
+from specsplit.tree import Ints
 from specsplit.values import DrafterInfo
 from specsplit_drafter.descent.block_descent import BlockDescent, BlockDescentPart
 from specsplit_drafter.descent.device_ranking import DeviceRanking, Ranked
@@ -30,7 +28,6 @@ from specsplit_drafter.descent.ranking import Ranking
 from specsplit_drafter.drafts.calibration import DISTANCES
 from specsplit_drafter.drafts.proposer import (
     UNBOUNDED,
-    AppliedCommit,
     ExpansionOutcome,
     FrontierPart,
     ProposerPages,
@@ -40,9 +37,7 @@ from specsplit_drafter.drafts.token_map import free_kv_slots
 from specsplit_drafter.kinds.block_model import BlockModel, DraftedBlocks, confident
 from specsplit_drafter.kinds.block_session import BlockSession, NewContext
 from specsplit_drafter.kinds.isolation import FaultIsolation, Outcomes
-
-CONTEXT_BUDGET: Final = 512
-"""Pending tokens in one expansion at most, all sessions together."""
+from specsplit_drafter.kinds.session_proposer import CONTEXT_BUDGET, SessionProposer
 
 
 class _Part(NamedTuple):
@@ -55,19 +50,18 @@ class _Part(NamedTuple):
     """Its context is read to the end then, so that its nodes can be expanded."""
 
 
-class BlockProposer:
+class BlockProposer(SessionProposer[BlockSession]):
     """Proposer of kinds dflash and dspark."""
 
     def __init__(self, model: BlockModel, children: int, context_budget: int = CONTEXT_BUDGET) -> None:
         """children: candidates of a node at most. context_budget: pending tokens of an expansion."""
+        vocabulary = model.head.shape.vocabulary
+        super().__init__(
+            Ranking(children, vocabulary.size, model.device), lambda tree, tokens: BlockSession(model, tree, tokens)
+        )
         self._model: Final = model
         self._budget: Final = context_budget
-        self._ranking: Final = Ranking(
-            children, model.info.vocabulary.size if model.info.vocabulary else 1, model.device
-        )
         self._isolation: Final = FaultIsolation()
-        self._sessions: Final[dict[SessionKey, BlockSession]] = {}
-        self._read: dict[SessionKey, int] = {}
 
     @property
     def info(self) -> DrafterInfo:
@@ -125,37 +119,6 @@ class BlockProposer:
         """A number without bound: nodes hold no slots."""
         return UNBOUNDED if free_kv_slots(self._model.pool, len(self._sessions)) else 0
 
-    def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
-        """Take slots for the features of the committed tokens. Raises OutOfPages."""
-        self._ranking.open(session, opened.tokens, opened.sampling, opened.prompt_tokens)
-        try:
-            self._sessions[session] = BlockSession(self._model, tree, opened.tokens)
-        except BaseException:
-            self._ranking.close(session)
-            raise
-
-    def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
-        """Take slots for the features of the new tokens. Raises OutOfPages."""
-        self._ranking.commit(session, applied.tokens)
-        self._sessions[session].commit(applied)
-
-    def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
-        """Take in what FeatureBuffer.add takes."""
-        self._sessions[session].feed(features, layout)
-
-    def stalled(self, session: SessionKey) -> bool:
-        """Tell whether the root waits for features, and all that have come are read."""
-        return self._sessions[session].stalled
-
-    def pending(self, session: SessionKey) -> int:
-        """Count the committed tokens before the root whose features are not read."""
-        return self._sessions[session].pending
-
-    def take_read(self) -> Sequence[tuple[SessionKey, int]]:
-        """Tell which sessions had features read since the last call, and how far."""
-        read, self._read = self._read, {}
-        return tuple(read.items())
-
     def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[ExpansionOutcome]:
         """Read as much pending context as the budget and the features allow, and run the blocks of nodes whose context is read."""
         parts: dict[SessionKey, _Part] = {}
@@ -173,12 +136,6 @@ class BlockProposer:
 
     def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         """Do nothing: nodes hold no slots."""
-
-    def close(self, session: SessionKey) -> None:
-        """Free every slot."""
-        self._sessions.pop(session).release()
-        self._ranking.close(session)
-        self._read.pop(session, None)
 
     def _run(self, parts: Sequence[_Part]) -> Outcomes:
         new = [part.context for part in parts if part.context is not None]

@@ -8,12 +8,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specsplit.draft_events import Open
-from specsplit.features import FeatureLayout, Features
 from specsplit.model.graphs import Capturer
 from specsplit.model.tensors.transfer import wait_for
 from specsplit.records import GraphStatistics
-from specsplit.tree import Ints, TokenTree
+from specsplit.tree import Ints
 from specsplit.values import DrafterInfo
 from specsplit_drafter.descent.descent import Descent, DescentInputs, DescentPart, DeviceLevel, unpadded
 from specsplit_drafter.descent.device_ranking import Ranked
@@ -25,7 +23,6 @@ from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
 from specsplit_drafter.drafts.group_forwards import GroupForwards
 from specsplit_drafter.drafts.proposer import (
     UNBOUNDED,
-    AppliedCommit,
     ExpansionOutcome,
     FrontierPart,
     ProposerPages,
@@ -35,14 +32,13 @@ from specsplit_drafter.drafts.token_map import free_kv_slots
 from specsplit_drafter.kinds.isolation import FaultIsolation, Outcomes
 from specsplit_drafter.kinds.model_session import ModelSession
 from specsplit_drafter.kinds.numbered_frontier import NumberedFrontier, NumberedPart
+from specsplit_drafter.kinds.session_proposer import CONTEXT_BUDGET, SessionProposer
 
-CONTEXT_BUDGET: Final = 512
-"""Pending tokens in one expansion at most, all sessions together."""
 MOST_LEVELS: Final = 8
 """Levels that one expansion draws at most."""
 
 
-class ModelProposer:
+class ModelProposer(SessionProposer[ModelSession]):
     """Proposer of every kind that has a model."""
 
     def __init__(
@@ -52,12 +48,12 @@ class ModelProposer:
         """The forwards that it runs together with the other ranks of its group; None: it is alone."""
         self._descents: DescentGraphs | None = None
         """None: every descent is run eagerly."""
+        super().__init__(
+            Ranking(children, model.vocab_size, model.device), lambda tree, tokens: ModelSession(model, tree, tokens)
+        )
         self._model = model
         self._budget = context_budget
-        self._ranking = Ranking(children, model.vocab_size, model.device)
         self._isolation = FaultIsolation()
-        self._sessions: dict[SessionKey, ModelSession] = {}
-        self._read: dict[SessionKey, int] = {}
 
     @property
     def info(self) -> DrafterInfo:
@@ -115,37 +111,6 @@ class ModelProposer:
         """False: one forward expands nodes, and nothing below them."""
         return False
 
-    def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
-        """Take slots for the committed tokens, whose rows are computed later. Raises OutOfPages."""
-        self._ranking.open(session, opened.tokens, opened.sampling, opened.prompt_tokens)
-        try:
-            self._sessions[session] = ModelSession(self._model, tree, opened.tokens)
-        except BaseException:
-            self._ranking.close(session)
-            raise
-
-    def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
-        """Take over and free slots, and take new ones for the rest and for survivors that are due in a lower step. Raises OutOfPages."""
-        self._ranking.commit(session, applied.tokens)
-        self._sessions[session].commit(applied)
-
-    def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
-        """Take in what FeatureBuffer.add takes, if the model reads features."""
-        self._sessions[session].feed(features, layout)
-
-    def stalled(self, session: SessionKey) -> bool:
-        """Tell whether the root waits for features, and all that have come are read."""
-        return self._sessions[session].stalled
-
-    def pending(self, session: SessionKey) -> int:
-        """Count the committed tokens without a row in the first step; the first token, which has none with a head, is not counted then."""
-        return self._sessions[session].pending
-
-    def take_read(self) -> Sequence[tuple[SessionKey, int]]:
-        """Tell which sessions had features read since the last call, and how far."""
-        read, self._read = self._read, {}
-        return tuple(read.items())
-
     def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[ExpansionOutcome]:
         """Run one forward of each step over all nodes, and over as much pending context as the budget and the features allow.
 
@@ -159,12 +124,6 @@ class ModelProposer:
     def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         """Assign nodes the slots that their rows were written to, and free the others."""
         self._sessions[session].first_step.assign_levels(slots)
-
-    def close(self, session: SessionKey) -> None:
-        """Free every slot."""
-        self._sessions.pop(session).release()
-        self._ranking.close(session)
-        self._read.pop(session, None)
 
     def _inputs(self, asked: Sequence[NumberedPart]) -> dict[SessionKey, list[ExpansionInput]]:
         """Make every session's part of each step.

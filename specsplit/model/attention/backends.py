@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import torch
@@ -13,6 +14,8 @@ from specsplit.model.attention.interface import BackendFactory
 from specsplit.model.attention.native_attention import NativeAttention
 from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.pages.kv import KVCache
+
+_log = logging.getLogger(__name__)
 
 BACKENDS: Final[dict[str, BackendFactory]] = {
     "torch": TorchAttention,
@@ -45,7 +48,11 @@ def choose_backend(name: str, kv: KVCache) -> str:
     if name in obstacles:
         _refuse(name, obstacles[name]())
         return name
-    return next((name for name, problem in obstacles.items() if problem() is None), "torch")
+    for other, problem in obstacles.items():
+        if (why := problem()) is None:
+            return other
+        _log.debug("attention = auto does not take %s: %s", other, why)
+    return "torch"
 
 
 def _refuse(name: str, problem: str | None) -> None:

@@ -92,7 +92,7 @@ class BlockConfig:
             raise LoadError(f"config.json says block_size is {size!r}; expected 2 or more")
         if not isinstance(mask, int) or mask < 0:
             raise LoadError(f"config.json says mask_token_id is {mask!r}; expected the token of the mask")
-        anchor = _said(facts, "sample_from_anchor")
+        anchor, confidence = _said(facts, "sample_from_anchor"), _has_confidence(facts, names)
         scale = _said(facts, "logit_scale")
         return cls(
             layers=_feature_layers(facts, target_layers),
@@ -106,7 +106,7 @@ class BlockConfig:
             conv=_conv(facts, size),
             selector=_selector(facts),
             markov=_markov(facts) if spark else None,
-            confidence=any(name.startswith("confidence_head.") for name in names),
+            confidence=confidence,
             confidence_with_markov=bool(_said(facts, "confidence_head_with_markov")),
             kind=DrafterKind.DSPARK if spark else DrafterKind.DFLASH,
         )
@@ -116,6 +116,16 @@ def is_dspark(facts: dict[str, Any], names: Collection[str]) -> bool:
     """Tell whether a folder holds DSpark, and not DFlash."""
     stated = facts.get("speculators_model_type")
     return stated == "dspark" or (stated is None and any(name.startswith("markov_head.") for name in names))
+
+
+def _has_confidence(facts: dict[str, Any], names: Collection[str]) -> bool:
+    """Tell whether there is a confidence head. Raises LoadError if config.json says otherwise than the tensors."""
+    there, stated = any(name.startswith("confidence_head.") for name in names), _said(facts, "enable_confidence_head")
+    if stated is not None and bool(stated) != there:
+        raise LoadError(
+            f"config.json says enable_confidence_head is {stated!r}, and tensors confidence_head.* are {'' if there else 'not '}there"
+        )
+    return there
 
 
 def _feature_layers(facts: dict[str, Any], num_layers: int) -> tuple[int, ...]:

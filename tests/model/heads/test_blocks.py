@@ -197,6 +197,8 @@ def test_an_embedding_of_the_masks_own_stands_for_it(place: str, tmp_path: Path)
         ("dspark", {"markov_rank": 5}, "markov_head.markov_w1.weight is [64, 4], expected [64, 5]"),
         ("dflash", {"speculators_model_type": "dspark", "markov_rank": 4}, "markov_head.markov_w1.weight is missing"),
         ("dspark", {"speculators_model_type": "dflash"}, "markov_head.markov_w1.weight [64, 4] is left over"),
+        ("dspark", {"enable_confidence_head": False}, "enable_confidence_head is False, and tensors confidence_head.* are there"),
+        ("dspark-rnn", {"enable_confidence_head": True}, "is True, and tensors confidence_head.* are not there"),
         ("dflash", {"transformer_layer_config": None}, "names the architecture None"),
     ],
 )  # fmt: skip
