@@ -31,6 +31,7 @@ KINDS = (
     DrafterKind.EAGLE,
     DrafterKind.EAGLE3,
     DrafterKind.MULTI_LAYER_EAGLE,
+    DrafterKind.DFLASH,
 )
 WAIT_BUDGET_US = 5_000_000
 COLUMNS = {

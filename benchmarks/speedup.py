@@ -29,7 +29,7 @@ PROMPTS = 4
 CHAT = Path("build/chat/target")
 """Where scripts.chat_model puts SmolLM2-135M-Instruct."""
 TEMPERATURES = (0.0, 1.0)
-KINDS = (DrafterKind.EAGLE3, DrafterKind.STANDALONE, DrafterKind.NGRAM)
+KINDS = (DrafterKind.EAGLE3, DrafterKind.DFLASH, DrafterKind.STANDALONE, DrafterKind.NGRAM)
 PLAIN = "generate, 1 thread"
 COLUMNS = {
     "way": "way", "temperature": "T", "rate": "tokens/s", "spread": "quartiles", "of_alone": "of no drafter",

@@ -40,6 +40,10 @@ def _doubled(name: str, weight: Tensor, head_dim: int) -> Tensor:
             return _spread(weight.float(), head_dim) * 2**0.5
         case ["k_proj" | "v_proj", _]:
             return _spread(weight, head_dim)
+        case ["q_norm", _]:  # half of what is normed is zero, so that all of it comes out larger by the root of 2
+            return _spread(weight.float(), head_dim)
+        case ["k_norm", _]:
+            return _spread(weight.float(), head_dim) * 0.5**0.5
         case ["o_proj", "weight"]:
             return _spread(weight.T, head_dim).T.contiguous()
         case _:

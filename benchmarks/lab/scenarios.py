@@ -12,6 +12,8 @@ from specsplit.values import DrafterKind
 
 NEAR, FAR = Link(0.0), Link(5.0)
 STANDALONE, EAGLE3 = DrafterSpec(), DrafterSpec(DrafterKind.EAGLE3)
+DFLASH = DrafterSpec(DrafterKind.DFLASH, expand_width=32)
+"""As many rows in an expansion as the others' nodes: each of its nodes is a block of eight."""
 NGRAM = DrafterSpec(DrafterKind.NGRAM, ExpansionCurve(0.2))
 FREE = replace(STANDALONE, cost=ExpansionCurve(0.0))
 AS_SLOW = replace(STANDALONE, cost=ExpansionCurve(3.0))
@@ -68,6 +70,8 @@ GROUPS: dict[str, list[Scenario]] = {
         *_both(Scenario("drafting costs nothing", drafters=(FREE,))),
         *_both(Scenario("eagle3", drafters=(EAGLE3,))),
         *_both(Scenario("eagle3, serial loop", drafters=(EAGLE3,), plan=SERIAL)),
+        *_both(Scenario("dflash", drafters=(DFLASH,))),
+        *_both(Scenario("dflash, serial loop", drafters=(DFLASH,), plan=SERIAL)),
     ],
     "oracles": [
         replace(scenario, policy=policy)

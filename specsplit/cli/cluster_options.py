@@ -87,6 +87,12 @@ ModelsOption: TypeAlias = Annotated[
         help=f"Holds {TARGET}/ and one of {DRAFT_FOLDERS}, of which the first is used; models/pocket if left out.",
     ),
 ]
+OneDrafterOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--drafter", metavar="KIND", help=f"{', '.join(DRAFTS)}; the best that --models has a folder of if left out."
+    ),
+]
 PromptOption: TypeAlias = Annotated[
     str, typer.Option("--prompt", "-p", metavar="TEXT", help="Python source to continue.")
 ]

@@ -17,7 +17,7 @@ from rich.table import Table
 from specsplit.cli import cluster_options as options
 from specsplit.cli.drafters import NONE
 from specsplit.cli.failures import fail
-from specsplit.cli.folders import POCKET_LAYERS, TARGET, drafts_beside, inflation, is_model, pocket
+from specsplit.cli.folders import DRAFTS, POCKET_LAYERS, TARGET, drafts_beside, inflation, is_model, pocket
 from specsplit.cli.generate import run
 from specsplit.cli.local import LocalCluster
 from specsplit.cli.paint import Painter, legend
@@ -65,6 +65,7 @@ class _Run:
 def demo(
     *,
     models: options.ModelsOption = None,
+    drafter: options.OneDrafterOption = None,
     prompt: options.PromptOption = PROMPT,
     max_tokens: options.MaxTokensOption = 160,
     temperature: options.TemperatureOption = 0.6,
@@ -75,7 +76,7 @@ def demo(
     """Start three services on this machine, generate with a drafter and without, and compare."""
     _check_environment()
     folder = models or pocket("--models")
-    kind, draft = _best_draft(folder)
+    kind, draft = _draft(folder, drafter)
     console = Screen()
     console.print(
         f"Starting coordinator, verifier and {kind.value} drafter on this machine, with the models in {folder}."
@@ -205,11 +206,21 @@ _ROWS: dict[str, Callable[[_Run], str]] = {
 }
 
 
-def _best_draft(folder: Path) -> tuple[DrafterKind, Path]:
-    """The best kind of drafter that `folder` holds a model for. Raises InvalidRequest if there is none, or no target."""
+def _draft(folder: Path, wish: str | None) -> tuple[DrafterKind, Path]:
+    """The kind of drafter that is wished for, or else the best that `folder` holds a model for, and the model.
+
+    Raises InvalidRequest if there is none, or no target.
+    """
+    if wish is not None and wish not in DRAFTS:
+        raise InvalidRequest("--drafter", f"is {wish!r}, expected {', '.join(DRAFTS)}")
     found = drafts_beside(folder / TARGET)
     if not found or not is_model(folder / TARGET):
         raise InvalidRequest(
             "--models", f"there are no {TARGET}/ and one of {options.DRAFT_FOLDERS} with models in {folder}"
         )
-    return next(iter(found.items()))
+    if wish is None:
+        return next(iter(found.items()))
+    kind = DrafterKind(wish)
+    if kind not in found:
+        raise InvalidRequest("--drafter", f"is {wish}, and there is no model in {folder / DRAFTS[kind]}")
+    return kind, found[kind]

@@ -93,6 +93,8 @@ HEAD = Member("d2", "h:3", DrafterInfo(DrafterKind.EAGLE3, "head", None, 512, Fe
             ["demo", "--models", "nowhere"],
             "--models: there are no target/ and one of eagle3/, dflash/, dspark/, multi_layer_eagle/",
         ),
+        (["demo", "--drafter", "eagle9"], "--drafter: is 'eagle9', expected eagle3, dflash, dspark"),
+        (["demo", "--drafter", "dspark"], "--drafter: is dspark, and there is no model in"),
         (["status", "--interval-s", "0"], "--interval-s"),
     ],
 )

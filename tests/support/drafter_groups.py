@@ -66,7 +66,11 @@ async def pocket_drafter_groups() -> AsyncIterator[list[DrafterGroup]]:
     async with AsyncExitStack() as stack:
         address = await coordinator.service.start()
         stack.push_async_callback(coordinator.stop)
-        groups = [await _joined(stack, kind, address, coordinator.registry) for kind in drafts_beside(POCKET)]
+        groups = [
+            await _joined(stack, kind, address, coordinator.registry)
+            for kind in drafts_beside(POCKET)
+            if not kind.drafts_blocks
+        ]
         yield groups
         await eventually(lambda: all(group.parked for group in groups))
 

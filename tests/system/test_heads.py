@@ -17,7 +17,7 @@ from tests.support.slow import slowly
 from tests.system.conftest import SERIAL, empty, eventually
 
 TARGET = Path("models/pocket/target")
-HEADS = ["eagle3", "multi_layer_eagle", "eagle"]
+HEADS = ["eagle3", "dflash", "multi_layer_eagle", "eagle"]
 PACED = {"paced_step_base_ms": 10.0, "drafter_lost_after_s": 2.0}
 NEW_TOKENS = 160
 
@@ -55,7 +55,7 @@ def test_every_head_says_what_it_reads(cluster: LocalCluster) -> None:
         }
     assert set(roles) == {*map(DrafterKind, HEADS), DrafterKind.NGRAM}
     assert roles[DrafterKind.EAGLE].features.layers == roles[DrafterKind.MULTI_LAYER_EAGLE].features.layers == (-1,)
-    assert len(set(roles[DrafterKind.EAGLE3].features.layers)) == 3
+    assert len(set(roles[DrafterKind.EAGLE3].features.layers)) == len(roles[DrafterKind.DFLASH].features.layers) == 3
     assert not roles[DrafterKind.NGRAM].features
 
 
@@ -97,7 +97,7 @@ def test_sessions_of_different_heads_end_and_begin_side_by_side(
     def one(i: int) -> bool:
         length = (3, 40, 17, 80)[i % 4]
         with cluster.client() as client:
-            result = client.generate(prompt, max_tokens=length, ignore_eos=True, drafter=HEADS[i % 3])
+            result = client.generate(prompt, max_tokens=length, ignore_eos=True, drafter=HEADS[i % 4])
         return result.tokens == plain[:length]
 
     with ThreadPoolExecutor(6) as pool:

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specsplit.model.heads.block_config import BlockSight
 from specsplit.model.heads.block_head import BlockHead
 from specsplit.model.heads.eagle3 import Eagle3Head
 from specsplit.model.heads.head import Head
@@ -44,15 +43,19 @@ def _write(folder: Path, facts: dict[str, Any], tensors: dict[str, Tensor], dtyp
 def save_block_head(head: BlockHead, folder: Path, *, dtype: torch.dtype | None = None) -> None:
     """Write a DFlash drafter, or one of DFlash 2, as z-lab does. `load_block_head` reads it back. dtype: as `save_head` has it.
 
-    Raises ValueError for DSpark, windows, a smaller vocabulary, and hidden states that the layout cannot name.
+    Raises ValueError for DSpark, windows of several sizes, a smaller vocabulary, and hidden states that the layout cannot name.
     """
     said = head.said
-    plain = said.markov is None and not said.confidence and set(said.sights) == {BlockSight()}
+    windows = {sight.window for sight in said.sights} - {None}
+    causal = {sight.causal for sight in said.sights}
+    plain = said.markov is None and not said.confidence and len(windows) < 2 and len(causal) == 1
     if not plain or head.d2t is not None or head.lm_head is not None or min(said.layers) < 1:
         raise ValueError(
-            "a block drafter is saved if it is DFlash without windows, proposes all tokens and reads decoder layers"
+            "a block drafter is saved if it is DFlash with layers that are alike but for one window, proposes all tokens and reads "
+            "decoder layers"
         )
     own = {
+        "causal": causal == {True},
         "mask_token_id": said.mask_token,
         "target_layer_ids": [layer - 1 for layer in said.layers],
         "sample_from_anchor": said.from_anchor,
@@ -66,6 +69,9 @@ def save_block_head(head: BlockHead, folder: Path, *, dtype: torch.dtype | None 
         "vocab_size": head.shape.vocabulary.size,
         "max_position_embeddings": head.shape.max_context,
         "architectures": ["DFlashDraftModel" if said.selector is None else "DFlash2DraftModel"],
+        "layer_types": ["full_attention" if sight.window is None else "sliding_attention" for sight in said.sights],
+        "sliding_window": next(iter(windows), None),
+        "use_sliding_window": bool(windows),
         "block_size": said.size,
         "num_target_layers": head.target.num_layers,
         "dflash_config": own,

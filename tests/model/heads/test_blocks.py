@@ -25,6 +25,7 @@ from specsplit.model.heads import (
     load_head,
     save_block_head,
 )
+from specsplit.model.layers.cpu.linear import PackedLinear
 from specsplit.values import DrafterKind
 from tests.model.heads.published import TARGET_FACTS, write
 from tests.support.rounding import assert_same_sums
@@ -240,7 +241,7 @@ def test_what_is_saved_is_read_back(name: str, tmp_path: Path) -> None:
     assert torch.equal(drafted(again, record, 7), drafted(head, record, 7))
 
 
-@pytest.mark.parametrize("name", ["dflash", "dflash-windows", "dspark-whole-vocabulary"])
+@pytest.mark.parametrize("name", ["dflash", "dspark-whole-vocabulary"])
 def test_what_the_layout_cannot_name_is_not_saved(name: str, tmp_path: Path) -> None:
     head = load_block_head(DATA / name, target_of(tmp_path, load_file(DATA / name / "record.safetensors")))
     with pytest.raises(ValueError, match="a block drafter is saved if"):
@@ -251,3 +252,12 @@ def test_a_kind_that_the_folder_does_not_hold_is_refused(tmp_path: Path) -> None
     target = target_of(tmp_path, load_file(DATA / "dspark" / "record.safetensors"))
     with pytest.raises(LoadError, match="holds DSpark, which runs as dspark, not as dflash"):
         load_block_head(DATA / "dspark", target, DrafterKind.DFLASH)
+
+
+@pytest.mark.parametrize("loaded", ["dflash-windows", "dflash2", "dspark"], indirect=True)
+def test_modules_that_are_replaced_for_a_cpu_say_the_same(loaded: tuple[BlockHead, dict[str, Tensor]]) -> None:
+    head, record = loaded
+    head.use_cpu_layers()
+    assert any(isinstance(each, PackedLinear) for each in head.modules())
+    for number, anchor in enumerate(record["anchors"].tolist()):
+        assert_same_sums(head.draft_logits(drafted(head, record, anchor)[0]), record["logits"][number])
