@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from specsplit.features import FeatureNeed
 from specsplit.model.heads import Head
 from specsplit.training.lessons import Lesson
 from specsplit.training.meter import Meter
@@ -36,7 +37,7 @@ def agreed(head: Head, lesson: Lesson, depth: int) -> Tensor:
     if rows < 1:
         return torch.empty(depth, 0, dtype=torch.bool)
     tokens = torch.tensor([lesson.text.tokens])
-    states = head.fuse(features_of(head, lesson.hidden)[None, :rows])
+    states = head.fuse(features_of(head.shape.need, lesson.hidden)[None, :rows])
     counted = torch.arange(rows) >= lesson.text.answer - 2  # row i guesses token i + 2 in the first step
     right: list[Tensor] = []
     for ahead, (guessed, _) in enumerate(rollout(head, tokens, states, depth)):
@@ -47,21 +48,23 @@ def agreed(head: Head, lesson: Lesson, depth: int) -> Tensor:
     return torch.stack(right)
 
 
-def features_of(head: Head, hidden: Tensor) -> Tensor:
-    """What a head reads of hidden states [T, layers, H] that were taken for it: [T, feature width]."""
-    read = hidden[:, : len(head.shape.need.layers)]
-    return read.flatten(1)
+def features_of(need: FeatureNeed, hidden: Tensor) -> Tensor:
+    """What a head reads of hidden states [T, layers, H], the first of which were taken for it: [T, feature width]."""
+    return hidden[:, : len(need.layers)].flatten(1)
 
 
 @torch.inference_mode()
-def measure(head: Head, lessons: Iterable[Lesson], depth: int, meter: Meter, count: int) -> Figures:
-    """Measure a head on `count` lessons. Figures of no places at all are zeros, and a length of 1."""
+def measure(ask: Callable[[Lesson], Tensor], lessons: Iterable[Lesson], meter: Meter, count: int) -> Figures:
+    """Measure on `count` lessons, each of which `ask` says of where a head is right: bool [depth, places].
+
+    Figures of no places at all are zeros, and a length of 1.
+    """
     found: list[Tensor] = []
     for number, lesson in enumerate(lessons, 1):
-        found.append(agreed(head, lesson, depth))
+        found.append(ask(lesson))
         meter(number, count)
     right = torch.cat(found, dim=1).float()
     places = right.shape[1]
     if not places:
-        return Figures(len(found), 0, (0.0,) * depth, 1.0)
+        return Figures(len(found), 0, (0.0,) * len(right), 1.0)
     return Figures(len(found), places, tuple(right.mean(1).tolist()), 1 + right.cumprod(0).sum(0).mean().item())

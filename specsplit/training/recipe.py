@@ -62,7 +62,7 @@ class Batch:
     def of(cls, head: Head, lessons: Sequence[Lesson]) -> Batch:
         """Put lessons side by side. The token in front of an answer counts, since the answer's first is guessed behind it."""
         tokens = pad_sequence([torch.tensor(lesson.text.tokens) for lesson in lessons], batch_first=True)
-        features = pad_sequence([features_of(head, lesson.hidden) for lesson in lessons], batch_first=True)
+        features = pad_sequence([features_of(head.shape.need, lesson.hidden) for lesson in lessons], batch_first=True)
         at = torch.arange(tokens.shape[1])
         first = torch.tensor([lesson.text.answer - 1 for lesson in lessons])[:, None]
         length = torch.tensor([len(lesson.text.tokens) for lesson in lessons])[:, None]

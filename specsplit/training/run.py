@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from specsplit.model.heads.config import architecture, usual_layers
 from specsplit.text.json_file import read_json
 from specsplit.training import own
 from specsplit.training.card import Record, card
-from specsplit.training.figures import Figures, measure
+from specsplit.training.figures import Figures, agreed, measure
 from specsplit.training.lessons import Lessons
 from specsplit.training.meter import Metering
 from specsplit.training.order import WITH_TRAINER, HeadOrder
@@ -83,8 +84,9 @@ def _learn(
 
 def _measure(order: HeadOrder, lessons: Lessons, metering: Metering) -> Figures:
     head = load_head(order.out, order.target, order.kind)
+    held_out = map(lessons.lesson, lessons.held_out)
     with metering("held-out texts") as meter:
-        return measure(head, map(lessons.lesson, lessons.held_out), order.depth, meter, len(lessons.held_out))
+        return measure(partial(agreed, head, depth=order.depth), held_out, meter, len(lessons.held_out))
 
 
 def _parameters(folder: Path) -> int:

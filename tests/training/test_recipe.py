@@ -202,7 +202,7 @@ def test_a_target_that_says_what_its_head_says_agrees_with_it(head: Head) -> Non
     lesson = lessons_for(head, (12,), answer=4)[0]
     rows = rows_of(12, DEPTH)
     with torch.no_grad():
-        states = head.fuse(features_of(head, lesson.hidden)[None, :rows])
+        states = head.fuse(features_of(head.shape.need, lesson.hidden)[None, :rows])
         guessed, _ = next(rollout(head, torch.tensor([lesson.text.tokens]), states, DEPTH))
         said = guessed.argmax(-1)
         alike = torch.full((12,), -1)
