@@ -49,4 +49,4 @@ def train(kind: DrafterKind, models: Path, state: Path, epochs: int | None = Non
     (models / kind.value).mkdir(parents=True, exist_ok=True)
     for name in FILES:
         shutil.copyfile(out / name, models / kind.value / name)
-    print(f"{kind.value}: {figures.accept_length:.2f} tokens a step with a chain of {order.depth} on held-out texts")
+    print(f"{kind.value}: {figures.accept_length:.2f} tokens a step with a chain of {order.ahead} on held-out texts")

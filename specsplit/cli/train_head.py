@@ -17,6 +17,7 @@ from specsplit.interpreter import importing
 from specsplit.training.order import BOUNDS, KINDS, WITH_TRAINER, HeadOrder, option
 from specsplit.values import DrafterKind
 
+_THOSE: Final = ", ".join(WITH_TRAINER)
 _RUN: Final = "specsplit.training.run"
 """Imported by name: it needs torch, which the command line does without."""
 
@@ -48,7 +49,7 @@ def train_head(
         typer.Option(
             "--trainer",
             metavar="PYTHON",
-            help=f"For {', '.join(WITH_TRAINER)}: the Python that has speculators; this one or build/speculators if left out.",
+            help=f"For {_THOSE}: the Python that has speculators; this one or build/speculators if left out.",
         ),
     ] = None,
     as_written: Annotated[
@@ -74,19 +75,27 @@ def train_head(
     batch_tokens: Annotated[int, _number("batch_tokens", "Tokens of one step.")] = HeadOrder.batch_tokens,
     learning_rate: Annotated[float, _number("learning_rate", "At its peak.")] = HeadOrder.learning_rate,
     depth: Annotated[
-        int, _number("depth", "Steps ahead that the head learns; the layers of multi_layer_eagle.")
-    ] = HeadOrder.depth,
+        int | None,
+        _number(
+            "depth",
+            "Tokens ahead that the head learns, and layers of multi_layer_eagle; 4, and 7 of dflash and dspark, if left out.",
+        ),
+    ] = None,
     layers: Annotated[
         str | None,
         typer.Option(
             "--layers",
             metavar="2,12,21",
-            help="For eagle3: the hidden states that it reads, k behind k decoder layers.",
+            help=f"For {_THOSE}: the hidden states that it reads, k behind k decoder layers.",
         ),
+    ] = None,
+    num_layers: Annotated[
+        int | None,
+        _number("num_layers", f"For {_THOSE}: its decoder layers; 1 of eagle3, 5 of the others, if left out."),
     ] = None,
     draft_vocab: Annotated[
         int | None,
-        _number("draft_vocab", "For eagle3: tokens that it proposes; all, 32,000 at most, if left out."),
+        _number("draft_vocab", f"For {_THOSE}: tokens that it proposes; all, 32,000 at most, if left out."),
     ] = None,
     intermediate_size: Annotated[
         int | None,
@@ -114,6 +123,7 @@ def train_head(
         learning_rate=learning_rate,
         depth=depth,
         layers=_layers(layers),
+        num_layers=num_layers,
         draft_vocab=draft_vocab,
         intermediate_size=intermediate_size,
         seed=seed,
@@ -129,7 +139,7 @@ def train_head(
         raise typer.Abort from None
     shares = ", ".join(f"{share:.2f}" for share in figures.agreement)
     say(
-        f"{out}: {figures.accept_length:.2f} tokens a step with a chain of {depth} on held-out texts; right by step: {shares}"
+        f"{out}: {figures.accept_length:.2f} tokens a step with a chain of {order.ahead} on held-out texts; right by step: {shares}"
     )
     say(f"serve it: specsplit serve drafter --kind {kind} --model {out} --target {target}")
 

@@ -14,6 +14,8 @@ from specsplit.values import DrafterKind
 _WHAT: Final[Mapping[DrafterKind, str]] = {
     DrafterKind.EAGLE: "An EAGLE head (arXiv 2401.15077)",
     DrafterKind.EAGLE3: "An EAGLE-3 head (arXiv 2503.01840)",
+    DrafterKind.DFLASH: "A block drafter (DFlash)",
+    DrafterKind.DSPARK: "A block drafter (DSpark)",
     DrafterKind.MULTI_LAYER_EAGLE: "Layers for multi-token prediction (arXiv 2412.19437)",
 }
 
@@ -71,7 +73,7 @@ What it lacks is the target's.
 ## Training
 
 `specsplit train-head`, by {record.by}: {record.steps:,} steps of at most {order.batch_tokens:,} tokens,
-{order.epochs} epochs, learning rate {order.learning_rate:g}, {order.depth} steps deep, seed {order.seed}.
+{order.epochs} epochs, learning rate {order.learning_rate:g}, {order.ahead} tokens ahead, seed {order.seed}.
 
 ## Held-out figures
 

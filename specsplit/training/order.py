@@ -12,10 +12,12 @@ from specsplit.values import DrafterKind
 from specsplit.values.bounds import INT32_MAX
 from specsplit.values.sampling import MAX_TEMPERATURE
 
-KINDS: Final = (DrafterKind.EAGLE3, DrafterKind.EAGLE, DrafterKind.MULTI_LAYER_EAGLE)
-"""The kinds that can be trained."""
-WITH_TRAINER: Final = (DrafterKind.EAGLE3,)
+WITH_TRAINER: Final = (DrafterKind.EAGLE3, DrafterKind.DFLASH, DrafterKind.DSPARK)
 """The kinds that the trainer of `speculators` trains."""
+KINDS: Final = (*WITH_TRAINER, DrafterKind.EAGLE, DrafterKind.MULTI_LAYER_EAGLE)
+"""The kinds that can be trained."""
+_AHEAD: Final = 4
+_AHEAD_IN_BLOCK: Final = 7
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "temperature": (0, MAX_TEMPERATURE),
     "max_new_tokens": (1, INT32_MAX),
@@ -26,6 +28,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "batch_tokens": (32, INT32_MAX),
     "learning_rate": (0, 1),
     "depth": (1, 64),
+    "num_layers": (1, 64),
     "draft_vocab": (1, INT32_MAX),
     "intermediate_size": (1, INT32_MAX),
     "seed": (0, INT32_MAX),
@@ -61,12 +64,15 @@ class HeadOrder:
     batch_tokens: int = 2048
     """Tokens of one step of training, at least those of one text."""
     learning_rate: float = 1e-3
-    depth: int = 4
-    """Steps ahead that the head learns, and that its figures are measured at; the layers of a multi_layer_eagle head."""
+    depth: int | None = None
+    """Tokens ahead that the head learns, and that its figures are measured at; the layers of a multi_layer_eagle head. None: 4, and 7 of a
+    block drafter."""
     layers: tuple[int, ...] = ()
-    """Hidden states that an eagle3 head reads, k behind k decoder layers; empty: 2, L // 2 and L - 3 of L layers."""
+    """Hidden states that an eagle3 head or a block drafter reads, k behind k decoder layers; empty: 2, L // 2 and L - 3 of L layers."""
+    num_layers: int | None = None
+    """Decoder layers of an eagle3 head or a block drafter; None: 1 and 5."""
     draft_vocab: int | None = None
-    """Tokens that an eagle3 head proposes, those that are most frequent; None: all, 32,000 at most."""
+    """Tokens that an eagle3 head or a block drafter proposes, those that are most frequent; None: all, 32,000 at most."""
     intermediate_size: int | None = None
     """Width of the MLPs of the layers of a multi_layer_eagle head; None: the target's."""
     seed: int = 0
@@ -92,6 +98,11 @@ class HeadOrder:
         self._check_numbers()
         self._check_fit()
 
+    @property
+    def ahead(self) -> int:
+        """Tokens ahead that the head learns."""
+        return self.depth or (_AHEAD_IN_BLOCK if self.kind.drafts_blocks else _AHEAD)
+
     def _check_numbers(self) -> None:
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
@@ -101,8 +112,8 @@ class HeadOrder:
             raise InvalidRequest("--learning-rate", "is 0, with which nothing is learnt")
 
     def _check_fit(self) -> None:
-        of_eagle3 = {"layers": self.layers, "draft_vocab": self.draft_vocab, "trainer": self.trainer}
-        for name, value in of_eagle3.items():
+        for name in ("layers", "num_layers", "draft_vocab", "trainer"):
+            value = getattr(self, name)
             if value and self.kind not in WITH_TRAINER:
                 raise InvalidRequest(
                     option(name), f"is for {' or '.join(WITH_TRAINER)} alone, and --kind is {self.kind}"

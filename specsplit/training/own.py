@@ -40,18 +40,18 @@ def build(order: HeadOrder) -> Head:
         return EagleHead(layer, ends, bias=False)
     if order.intermediate_size is not None:
         layer.intermediate_size = order.intermediate_size
-    head = MtpHead([layer] * order.depth, ends)
+    head = MtpHead([layer] * order.ahead, ends)
     norm = _final_norm(order.target)
-    head.load_state_dict({f"steps.{step}.final_norm.weight": norm for step in range(order.depth)}, strict=False)
+    head.load_state_dict({f"steps.{step}.final_norm.weight": norm for step in range(order.ahead)}, strict=False)
     return head
 
 
 def train(order: HeadOrder, lessons: Lessons, out: Path, meter: Meter) -> int:
     """Train a head on lessons into a folder, going on from where an earlier run was -> steps."""
     head, recipe = build(order), RECIPES[order.kind]
-    indices = [index for index in lessons.learnt if len(lessons.text(index).tokens) > order.depth + 1]
+    indices = [index for index in lessons.learnt if len(lessons.text(index).tokens) > order.ahead + 1]
     if not indices:
-        raise LoadError(f"no text has more than the {order.depth + 1} tokens that a head of depth {order.depth} needs")
+        raise LoadError(f"no text has more than the {order.ahead + 1} tokens that a head of depth {order.ahead} needs")
     lengths = [len(lessons.text(index).tokens) for index in indices]
     batches = [
         each for epoch in range(order.epochs) for each in batches_of(lengths, order.batch_tokens, order.seed, epoch)
@@ -59,7 +59,7 @@ def train(order: HeadOrder, lessons: Lessons, out: Path, meter: Meter) -> int:
 
     def loss_of_step(step: int) -> Tensor:
         batch = Batch.of(head, [lessons.lesson(indices[number]) for number in batches[step]])
-        return loss_of(head, recipe, batch, order.depth, step)
+        return loss_of(head, recipe, batch, order.ahead, step)
 
     steps = len(batches)
     schedule = Schedule(

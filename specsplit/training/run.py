@@ -16,16 +16,18 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import safe_open
+from torch import Tensor
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import LAST
-from specsplit.model.heads import load_head
+from specsplit.model.heads import load_block_head, load_head
 from specsplit.model.heads.config import architecture, usual_layers
 from specsplit.text.json_file import read_json
 from specsplit.training import own
+from specsplit.training.block_figures import agreed_in_blocks
 from specsplit.training.card import Record, card
 from specsplit.training.figures import Figures, agreed, measure
-from specsplit.training.lessons import Lessons
+from specsplit.training.lessons import Lesson, Lessons
 from specsplit.training.meter import Metering
 from specsplit.training.order import WITH_TRAINER, HeadOrder
 from specsplit.training.published import publish_checkpoint
@@ -83,10 +85,16 @@ def _learn(
 
 
 def _measure(order: HeadOrder, lessons: Lessons, metering: Metering) -> Figures:
-    head = load_head(order.out, order.target, order.kind)
     held_out = map(lessons.lesson, lessons.held_out)
     with metering("held-out texts") as meter:
-        return measure(partial(agreed, head, depth=order.depth), held_out, meter, len(lessons.held_out))
+        return measure(_asking(order), held_out, meter, len(lessons.held_out))
+
+
+def _asking(order: HeadOrder) -> Callable[[Lesson], Tensor]:
+    """What says of a lesson where the head is right."""
+    if order.kind.drafts_blocks:
+        return partial(agreed_in_blocks, load_block_head(order.out, order.target, order.kind))
+    return partial(agreed, load_head(order.out, order.target, order.kind), depth=order.ahead)
 
 
 def _parameters(folder: Path) -> int:

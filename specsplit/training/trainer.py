@@ -18,6 +18,7 @@ from specsplit.text.json_file import read_json
 from specsplit.training.lessons import Lessons
 from specsplit.training.meter import Meter
 from specsplit.training.order import HeadOrder
+from specsplit.values import DrafterKind
 
 VERSION: Final = "0.9"
 """The versions of speculators that are known."""
@@ -114,22 +115,29 @@ def options_of(order: HeadOrder, lessons: Lessons, layers: tuple[int, ...]) -> d
     vocabulary = architecture(read_json(order.target / "config.json")).vocab_size
     drafted = min(order.draft_vocab or _MOST_TOKENS, vocabulary)
     longest = max(len(lessons.text(index).tokens) for index in range(lessons.held_out.stop))
+    batch, depth = max(order.batch_tokens, longest), order.num_layers or (5 if order.kind.drafts_blocks else 1)
     return {
         "verifier-name-or-path": order.target.resolve(),
         "speculator-type": order.kind.value,
         "target-layer-ids": layers,
-        "full-attention-indices": 0,
-        "mask-token-id": 0,
-        "ttt-steps": order.depth,
         "epochs": order.epochs,
         "lr": order.learning_rate,
-        "total-seq-len": max(order.batch_tokens, longest),
+        "total-seq-len": batch,
         "train-data-ratio": (len(lessons.learnt) + 0.5) / lessons.held_out.stop,
         "checkpoint-freq": 0.25,
         "num-workers": 0,
         "seed": order.seed,
+        "num-layers": depth,
+        "full-attention-indices": tuple(range(depth)),
         **({"draft-vocab-size": drafted} if drafted < vocabulary else {}),
+        **(_of_blocks(order, batch) if order.kind.drafts_blocks else {"ttt-steps": order.ahead, "mask-token-id": 0}),
     }
+
+
+def _of_blocks(order: HeadOrder, batch: int) -> dict[str, Any]:
+    """As many blocks in a step as have `batch` tokens together. DSpark's first position predicts too, DFlash's does not."""
+    size = order.ahead + (order.kind is DrafterKind.DFLASH)
+    return {"block-size": size, "max-anchors": max(1, batch // size)}
 
 
 def best_checkpoint(folder: Path) -> Path:

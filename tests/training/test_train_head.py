@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 from specsplit.cli.local import LocalCluster
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable, Unsupported
 from specsplit.features import LAST
-from specsplit.model.heads import load_head
+from specsplit.model.heads import load_block_head, load_head
 from specsplit.training import trainer as trainers
 from specsplit.training.lessons import Lessons, Sample
 from specsplit.training.meter import Meter, unmetered
-from specsplit.training.order import KINDS, HeadOrder
+from specsplit.training.order import KINDS, WITH_TRAINER, HeadOrder
 from specsplit.training.published import publish_checkpoint
 from specsplit.training.run import train_head
 from specsplit.training.speculators_trainer import NEW, OLD, publish, recover
@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[2]
 POCKET = ROOT / "models" / "pocket" / "target"
 WHOLE = PlanChanges(num_steps=2, topk=2, num_draft_tokens=4, draft_ahead=False, wait_budget_us=2_000_000)
 """Every step has a tree, however busy the machine and however bad the head."""
+OF_TRAINER = {"layers": "2,4,6", "num-layers": 1}
 PROMPTS = [
     "def main(",
     "class Reader:",
@@ -93,6 +94,8 @@ def tensors_of(out: Path) -> dict[str, torch.Tensor]:
         DrafterKind.MULTI_LAYER_EAGLE,
         pytest.param(DrafterKind.EAGLE, marks=pytest.mark.slow),
         pytest.param(DrafterKind.EAGLE3, marks=[needs_trainer, pytest.mark.slow]),
+        pytest.param(DrafterKind.DFLASH, marks=[needs_trainer, pytest.mark.slow]),
+        pytest.param(DrafterKind.DSPARK, marks=[needs_trainer, pytest.mark.slow]),
     ],
 )
 def test_from_a_file_of_prompts_to_a_head_that_drafts_for_a_cluster(
@@ -106,8 +109,8 @@ def test_from_a_file_of_prompts_to_a_head_that_drafts_for_a_cluster(
     assert sorted(each.name for each in out.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     card = (out / "README.md").read_text()
     assert "data.jsonl: 6 texts of" in card and "2 texts that were not learnt from" in card and "| 2 | " in card
-    head = load_head(out, POCKET, kind)
-    assert head.shape.need.layers == ((2, 4, 6) if kind is DrafterKind.EAGLE3 else (LAST,))
+    head = load_block_head(out, POCKET, kind) if kind.drafts_blocks else load_head(out, POCKET, kind)
+    assert head.shape.need.layers == ((2, 4, 6) if kind in WITH_TRAINER else (LAST,))
     willing: dict[str, Any] = {"verifier": {"adaptive": "static"}, "drafter": {"node_us": 0.001}}
     with LocalCluster(POCKET, {kind: out}, drafters=[kind], **willing) as cluster, cluster.client() as client:
         result = client.generate(prompt="def main(", max_tokens=16, drafter=kind, plan=WHOLE)
@@ -267,8 +270,8 @@ def test_a_target_that_the_trainers_transformers_does_not_know_is_named(tmp_path
         ({"kind": "ngram"}, "--kind: ngram is not trained here; expected eagle3 or"),
         ({"kind": "eagle9"}, "--kind: is 'eagle9', expected eagle3 or"),
         ({"layers": "2,x"}, "--layers: is '2,x', expected numbers with commas"),
-        ({"layers": "1,2"}, "--layers: is for eagle3 alone, and --kind is eagle"),
-        ({"draft-vocab": 9}, "--draft-vocab: is for eagle3 alone"),
+        ({"layers": "1,2"}, "--layers: is for eagle3 or dflash or dspark alone, and --kind is eagle"),
+        ({"draft-vocab": 9}, "--draft-vocab: is for eagle3 or dflash or dspark alone"),
         ({"intermediate-size": 9}, "--intermediate-size: is for layers of multi_layer_eagle alone"),
         ({"held-out": 8}, "--held-out: is 8 of 8 texts in all; expected fewer"),
         ({"max-length": 32, "samples": 1}, "samples"),
