@@ -72,7 +72,7 @@ def options(drafter: DrafterKind, file: Path, folder: Path, **more: Any) -> list
         "batch-tokens": 64,
         "held-out": 2,
         "depth": 2,
-        **({"layers": "2,4,6"} if drafter is DrafterKind.EAGLE3 else {}),
+        **(OF_TRAINER if drafter in WITH_TRAINER else {}),
     }
     return [
         "train-head",
