@@ -18,6 +18,8 @@ OPTIONS: dict[DrafterKind, dict[str, Any]] = {
     DrafterKind.EAGLE: {"epochs": 3, "learning_rate": 3e-3},
     # 1,792 of 2,048 tokens: 99.9 % of what the target writes at temperature 1 and 0; 1,280 would be 96.4 %.
     DrafterKind.EAGLE3: {"epochs": 6, "layers": (2, 4, 6), "draft_vocab": 1792},
+    DrafterKind.DFLASH: {"epochs": 6, "layers": (2, 4, 6), "num_layers": 2},
+    DrafterKind.DSPARK: {"epochs": 6, "layers": (2, 4, 6), "num_layers": 2},
     # Four layers in 4 MB.
     DrafterKind.MULTI_LAYER_EAGLE: {"epochs": 3, "learning_rate": 3e-3, "intermediate_size": 192},
 }
