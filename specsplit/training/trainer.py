@@ -135,7 +135,7 @@ def options_of(order: HeadOrder, lessons: Lessons, layers: tuple[int, ...]) -> d
 
 
 def _of_blocks(order: HeadOrder, batch: int) -> dict[str, Any]:
-    """Return the size of a block, and how many a step has: together `batch` tokens. DSpark's first position predicts too, DFlash's does not."""
+    """Return the size of a block, and how many a step has, together `batch` tokens. The first position predicts in DSpark alone."""
     size = order.ahead + (order.kind is DrafterKind.DFLASH)
     return {"block-size": size, "max-anchors": max(1, batch // size)}
 
