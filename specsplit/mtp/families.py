@@ -7,6 +7,7 @@ decoder layers are transformers' own (`specsplit.model.heads.blocks`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -33,6 +34,12 @@ DEEPSEEK: Final = MtpFamily(
     model_types=("deepseek_v3", "glm4_moe", "glm4_moe_lite"),
     behind_target=True,
     copies=("embed_tokens", "shared_head.head"),
+)
+DEEPSEEK_INDEXED: Final = replace(
+    DEEPSEEK,
+    name="MTP layers as DeepSeek-V3.2 names them",  # DeepSeek-V3.2, GLM-5
+    model_types=("deepseek_v32", "glm_moe_dsa"),
+    indexer=tuple(f"self_attn.indexer.{part}" for part in ("wq_b", "wk", "k_norm", "weights_proj")),
 )
 MIMO_V2: Final = MtpFamily(
     "MTP layers as MiMo-V2 names them",
@@ -142,11 +149,21 @@ LONGCAT: Final = MtpFamily(
 )
 SAVED: Final = frozenset({"DeepseekV3ForCausalLMNextN", "MiMoMTP"})
 """Architectures of folders of MTP layers alone, as they are written by `save_head`."""
-FAMILIES: Final = (MIMO, DEEPSEEK, MIMO_V2, STEP3P5, QWEN3_NEXT, ERNIE, HY_V3, BAILING, NEMOTRON_H, LONGCAT)
+FAMILIES: Final = (
+    MIMO,
+    DEEPSEEK,
+    DEEPSEEK_INDEXED,
+    MIMO_V2,
+    STEP3P5,
+    QWEN3_NEXT,
+    ERNIE,
+    HY_V3,
+    BAILING,
+    NEMOTRON_H,
+    LONGCAT,
+)
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "deepseek_v32": "their layers attend to tokens that an indexer chooses, which are not supported",
-        "glm_moe_dsa": "their layers attend to tokens that an indexer chooses, which are not supported",
         "mimo_v2": "transformers has no layers of this kind, only those of mimo_v2_flash",
         "bailing_moe": "transformers has no layers of this kind, only those of bailing_hybrid",
         "bailing_moe_v2": "transformers has no layers of this kind, only those of bailing_hybrid",

@@ -51,6 +51,9 @@ class MtpFamily:
     """Whether layers are numbered on from the target's; else from 0."""
     copies: tuple[str, ...] = ()
     """Parts of the names of tensors that are copies of the target's, and are not read."""
+    indexer: tuple[str, ...] = ()
+    """Parts of the names of the tensors of an indexer, which chooses the tokens that the layer attends to. They are not read: the layer
+    attends to all."""
     renames: tuple[tuple[str, str], ...] = ()
     """Within the decoder layer, the beginnings of names in transformers' and the published ones, where they differ."""
     lm_head: str = ""
@@ -88,7 +91,7 @@ class MtpFamily:
     @property
     def ignored(self) -> str:
         """A pattern of names that are not read."""
-        return "|".join([*(rf"\.{re.escape(copy)}\." for copy in self.copies), r"rotary_emb\."])
+        return "|".join([*(rf"\.{re.escape(part)}\." for part in (*self.copies, *self.indexer)), r"rotary_emb\."])
 
     def _number(self, name: str) -> int | None:
         """The number of the MTP layer that a tensor belongs to; None: it is none of its own."""

@@ -10,8 +10,11 @@ from specsplit.errors import LoadError
 from specsplit.model.attention.support import check_config
 from specsplit.model.layers.text_config import text_config
 
-_TWINS: Final = {"mimo": "qwen2", "kimi_k2": "deepseek_v3"}
-"""Architectures that transformers does not know, and its own that their layers are: MiMo-7B's are Qwen2's, Kimi K2's DeepSeek-V3's."""
+_INDEXED: Final = dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "deepseek_v3")
+"""Architectures whose layers attend to tokens that an indexer chooses, each with the one that has those layers without an indexer."""
+_TWINS: Final = {"mimo": "qwen2", "kimi_k2": "deepseek_v3", **_INDEXED}
+"""Architectures, and transformers' own that their layers are built as: it knows neither MiMo-7B, whose layers are Qwen2's, nor Kimi K2,
+whose layers are DeepSeek-V3's."""
 
 
 def architecture(facts: dict[str, Any], max_context: int | None = None) -> PretrainedConfig:
@@ -21,6 +24,8 @@ def architecture(facts: dict[str, Any], max_context: int | None = None) -> Pretr
     if model_type == "llama" and facts.get("qkv_bias"):  # EAGLE's authors say so where the target is a Qwen2
         model_type = "qwen2"
     known = _TWINS.get(str(model_type), str(model_type))
+    if model_type in _INDEXED:
+        facts.pop("layer_types", None)  # transformers writes "indexed_attention" there
     if known not in CONFIG_MAPPING:
         raise LoadError(f"config.json names the architecture {model_type!r}, which transformers does not know")
     try:

@@ -45,6 +45,8 @@ from specsplit.values import DrafterKind
 
 _log: Final = logging.getLogger(__name__)
 _EMBEDDINGS: Final = "embed_tokens.weight"
+_USUAL_CHOICE: Final = 2048
+"""Tokens that an indexer chooses where config.json says nothing."""
 _META: Final = torch.device("meta")
 """Heads are built of shapes first, so that nothing is allocated for the checkpoint to replace."""
 
@@ -151,6 +153,19 @@ class _Source:
                 own,
                 served,
                 own,
+            )
+
+    def warn_of_indexer(self, served: int) -> None:
+        """Say in the log if a text as long as the target is served with has more tokens than an indexer would choose."""
+        chosen = self.facts.get("index_topk", _USUAL_CHOICE)
+        if chosen < served:
+            _log.warning(
+                "the MTP layers in %s attend to all tokens, where those of the release attend to %d that an indexer chooses (index_topk): "
+                "behind the first %d tokens of a text, of %d that its target is served with, drafts may be worse",
+                self.folder,
+                chosen,
+                chosen,
+                served,
             )
 
     @property
@@ -328,6 +343,8 @@ def _mtp(source: _Source, kind: DrafterKind) -> tuple[Head, Layout]:
     if own is not None:
         source.require_embeddings(target, target.hidden_size, family.embeddings)
     config = source.config(target, width=architecture(source.facts, source.max_context).hidden_size)
+    if family.indexer:
+        source.warn_of_indexer(target.max_context)
     with _META:
         head = MtpHead(
             [block_config(config, source.facts, step) for step in range(len(layers))],

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import CONFIG_MAPPING
 from transformers.models.bailing_hybrid import modeling_bailing_hybrid as bailing
+from transformers.models.deepseek_v32 import modeling_deepseek_v32 as deepseek_v32
 from transformers.models.ernie4_5 import modeling_ernie4_5 as ernie_dense
 from transformers.models.ernie4_5_moe import modeling_ernie4_5_moe as ernie
 from transformers.models.exaone4 import modeling_exaone4 as exaone4
 from transformers.models.exaone_moe import modeling_exaone_moe as exaone
 from transformers.models.glm4_moe import modeling_glm4_moe as glm4
 from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite as glm4_lite
+from transformers.models.glm_moe_dsa import modeling_glm_moe_dsa as glm_dsa
 from transformers.models.hy_v3 import modeling_hy_v3 as hy_v3
 from transformers.models.longcat_flash import modeling_longcat_flash as longcat
 from transformers.models.mimo_v2_flash import modeling_mimo_v2_flash as mimo_v2
@@ -212,6 +214,13 @@ class PlainLongcat(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
+class GlmDsaLayer(glm_dsa.GlmMoeDsaDecoderLayer):
+    """GLM-5's layer without the indexer's choice beside the states."""
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        return super().forward(*given, **named)[0]
+
+
 def _behind(prefix: str = "model.layers.{}.", last: str = "shared_head.norm") -> tuple[str, str, str, str]:
     return f"{prefix}enorm", f"{prefix}hnorm", f"{prefix}eh_proj", f"{prefix}{last}"
 
@@ -357,6 +366,33 @@ def _glm4_moe_lite() -> MtpTarget:
         lambda config: glm4_lite.Glm4MoeLiteDecoderLayer(config, 0),
         glm4_lite.Glm4MoeLiteRotaryEmbedding,
         own={"mlp_layer_types": ["sparse"]},
+        first=LAYERS,
+        chains_norm=False,
+        copies=_COPIES,
+    )
+
+
+def _indexed(model_type: str, layer: Callable[[Any], nn.Module], rotary: Callable[[Any], nn.Module]) -> MtpTarget:
+    """The reference runs the indexer, whose choice are all tokens of a text as short as here."""
+    return MtpTarget(
+        {
+            "model_type": model_type,
+            **MOE,
+            **GROUPS,
+            **LATENT,
+            "n_routed_experts": EXPERTS,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 3,
+            "index_topk": 16,
+            "index_head_dim": 8,
+            "index_n_heads": 2,
+            "num_nextn_predict_layers": 1,
+        },
+        _behind(),
+        "model.layers.{}.",
+        layer,
+        rotary,
+        own={"first_k_dense_replace": 0},
         first=LAYERS,
         chains_norm=False,
         copies=_COPIES,
@@ -582,6 +618,12 @@ TARGETS: Mapping[str, MtpTarget] = {
     "qwen3_5_moe": _qwen3_5_moe(),
     "glm4_moe": _glm4_moe(),
     "glm4_moe_lite": _glm4_moe_lite(),
+    "deepseek_v32": _indexed(
+        "deepseek_v32",
+        lambda config: deepseek_v32.DeepseekV32DecoderLayer(config, 0),
+        deepseek_v32.DeepseekV32RotaryEmbedding,
+    ),
+    "glm_moe_dsa": _indexed("glm_moe_dsa", lambda config: GlmDsaLayer(config, 0), glm_dsa.GlmMoeDsaRotaryEmbedding),
     "ernie4_5": _ernie(experts=False),
     "ernie4_5_moe": _ernie(experts=True),
     "mimo_v2_flash": _mimo_v2(),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import CONFIG_MAPPING
 
 from specsplit.errors import LoadError
 from specsplit.features import LAST
@@ -102,11 +104,11 @@ def layers_of(published: MtpTarget, tensors: dict[str, Tensor]) -> tuple[MtpFami
     return family, family.layers(tensors)
 
 
-@pytest.mark.parametrize("name", ["glm4_moe_lite", "mimo_v2_flash", "longcat_flash"])
+@pytest.mark.parametrize("name", ["glm4_moe_lite", "deepseek_v32", "mimo_v2_flash", "longcat_flash"])
 def test_weights_of_eight_bits_are_multiplied_by_the_scales_of_their_blocks(tmp_path: Path, name: str) -> None:
     published = TARGETS[name]
     tensors, stored = published.tensors(), dict(published.tensors())
-    own = [each for each in published.shapes() if "proj" in each and "eh_proj" not in each]
+    own = [each for each in published.shapes() if re.search(r"(?<!eh_)(?<!weights_)proj|\.(wq_b|wk)\.", each)]
     assert any(dimension % BLOCK for each in own for dimension in tensors[each].shape)
     for each in own:
         stored[each], stored[f"{each}_scale_inv"], tensors[each] = in_eight_bits(tensors[each])
@@ -140,6 +142,7 @@ def test_no_other_tensors_are_read(tmp_path: Path, name: str) -> None:
     write(tmp_path, published.config_json, tensors)
     (tmp_path / "model.safetensors").rename(tmp_path / "read.safetensors")
     others = tensors.keys() - published.shapes().keys() - {"lm_head.weight", *(n for n in tensors if "embed" in n)}
+    others |= {each for each in tensors if ".indexer." in each}
     if "lm_head" in published.ends:
         others |= {"lm_head.weight"}
     if "embeddings" not in published.ends:
@@ -174,6 +177,47 @@ def test_a_config_that_asks_for_something_else_is_refused(
     folder = write(tmp_path, {**published.config_json, **facts}, published.tensors())
     with pytest.raises(LoadError, match=why):
         load_head(folder, folder, KIND)
+
+
+@pytest.mark.parametrize("name", ["deepseek_v32", "glm_moe_dsa"])
+def test_layers_with_an_indexer_attend_to_all_tokens_and_say_where_that_is_more(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reference's indexer chooses 16 tokens, more than there are. With 2 it gives other logits; the head does not."""
+    published = TARGETS[name]
+    tensors = published.tensors()
+    assert_trees_match(load(tmp_path, published, tensors), published, tensors)
+    assert "the first 16 tokens of a text, of 512 that" in caplog.text
+    few = replace(published, facts={**published.facts, "index_topk": 2})
+    head = load(tmp_path / "few", few, tensors)
+    assert_trees_match(head, published, tensors)
+    tokens, states = torch.arange(6), torch.ones(6, HIDDEN)
+    chosen, _ = few.run(tensors, 0, tokens, states, torch.arange(6))
+    every, _ = published.run(tensors, 0, tokens, states, torch.arange(6))
+    assert not torch.allclose(chosen, every, rtol=1e-2)
+    caplog.clear()
+    folder = tmp_path / "few"
+    load_head(folder, folder, KIND, max_context=2)
+    assert caplog.text == ""
+
+
+def test_a_tensor_of_an_indexer_that_is_not_known_is_left_over(tmp_path: Path) -> None:
+    published = TARGETS["deepseek_v32"]
+    more = {f"model.layers.{LAYERS}.self_attn.indexer.compressor.weight": torch.ones(2, 2)}
+    with pytest.raises(LoadError, match=r"indexer\.compressor"):
+        load(tmp_path, published, {**published.tensors(), **more})
+
+
+@pytest.mark.parametrize("name", ["deepseek_v32", "glm_moe_dsa"])
+def test_a_config_that_transformers_wrote_loads_too(tmp_path: Path, name: str) -> None:
+    """It has the kinds of all layers."""
+    published = TARGETS[name]
+    facts = {key: value for key, value in published.config_json.items() if key != "model_type"}
+    written = CONFIG_MAPPING[name].from_dict(facts).to_dict()
+    assert set(written["layer_types"]) == {"indexed_attention"}
+    same = replace(published, facts={**published.facts, **written})
+    tensors = published.tensors()
+    assert_trees_match(load(tmp_path, same, tensors), published, tensors)
 
 
 def test_layers_that_names_say_cannot_be_read_are_not_found(tmp_path: Path) -> None:
