@@ -240,12 +240,21 @@ def test_quantised_weights_of_which_the_config_says_nothing_are_refused(tmp_path
         load(tmp_path)
 
 
-def test_a_head_needs_a_target_whose_lm_head_is_not_quantised(tmp_path: Path, tiny_config: Tiny) -> None:
-    plain(tmp_path, tiny_config())
+def test_a_head_shares_an_lm_head_that_has_scales_as_the_numbers_it_stands_for(
+    tmp_path: Path, tiny_config: Tiny
+) -> None:
+    exact = plain(tmp_path, tiny_config())
     quantised(tmp_path, *FORMS["compressed-tensors, float"])
     assert TargetEmbeddings.load(tmp_path).num_layers == 3
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)
-    save_file({**tensors, "lm_head.weight": tensors["lm_head.weight"].to(torch.float8_e4m3fn)}, file, {"format": "pt"})
-    with pytest.raises(LoadError, match=r"lm_head\.weight is quantised \(torch\.float8_e4m3fn\)"):
+    whole = exact.get_parameter("lm_head.weight").detach()
+    stored = eight_bits(torch.float8_e4m3fn, 448)("lm_head.weight", whole)
+    save_file({**tensors, **stored}, file, {"format": "pt"})
+    shared = TargetEmbeddings.load(tmp_path).lm_head
+    assert shared is not None
+    assert torch.equal(shared.weight, stored["lm_head.weight"].float() * stored["lm_head.weight_scale"])
+    assert (shared.weight - whole).abs().max() < 0.07 * whole.abs().max()
+    save_file({**tensors, "lm_head.weight": stored["lm_head.weight"]}, file, {"format": "pt"})
+    with pytest.raises(LoadError, match=r"lm_head\.weight is quantised \(torch\.float8_e4m3fn\) and lacks its scales"):
         TargetEmbeddings.load(tmp_path)

@@ -15,7 +15,7 @@ from specsplit.errors import LoadError
 from specsplit.model.attention.support import context_of
 from specsplit.model.heads.checkpoint import Checkpoint
 from specsplit.model.heads.config import architecture
-from specsplit.model.tensors.dtypes import DTYPES
+from specsplit.model.heads.scaled import unscaled
 from specsplit.text.json_file import read_json
 from specsplit.text.vocabulary import vocabulary_of
 from specsplit.values import Vocabulary
@@ -89,12 +89,7 @@ class TargetEmbeddings(nn.Module):
         for name, found in checkpoint.shapes(names).items():
             if found != shape:
                 raise LoadError(f"model folder {folder}: {name} is {list(found)}, expected {list(shape)}")
-        tensors = checkpoint.read(names)
-        for name, tensor in tensors.items():
-            if tensor.dtype not in DTYPES:
-                raise LoadError(
-                    f"model folder {folder}: {name} is quantised ({tensor.dtype}); a head needs them of a type that is not"
-                )
+        tensors = {name: unscaled(name, stored, checkpoint) for name, stored in checkpoint.read(names).items()}
         read = [tensors[name].to(torch.device(device), dtype) for name in names]
         return cls(
             read[0] if own is None else own,

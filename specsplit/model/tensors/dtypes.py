@@ -12,8 +12,6 @@ from specsplit.errors import LoadError
 AUTO: Final = "auto"
 """The dtype that config.json says."""
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DTYPES: Final = frozenset(_DTYPES.values())
-"""All of them."""
 _KEYS: Final = ("dtype", "torch_dtype")
 """Keys of config.json that say the dtype: the one that transformers writes now, and the one it wrote before."""
 _PARTS: Final = ("transformer_layer_config", "text_config")
