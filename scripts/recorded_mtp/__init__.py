@@ -1,0 +1,1 @@
+"""What vLLM's MTP layers compute from tiny checkpoints, for tests to compare with."""
