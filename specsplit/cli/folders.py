@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from specsplit.errors import InvalidRequest
-from specsplit.mtp import holds_mtp
+from specsplit.mtp import num_mtp_layers
 from specsplit.values import DrafterKind
 
 TARGET = "target"
@@ -49,14 +49,18 @@ def drafts_beside(target: Path) -> dict[DrafterKind, Path]:
 
 
 def drafts_of(target: Path) -> dict[DrafterKind, Path]:
-    """`drafts_beside`, and the target's own folder where it holds MTP layers and there are none beside it, the best kind first.
+    """`drafts_beside`, and the target's own folder for the kinds that its MTP layers run as, the best kind first.
 
-    Raises LoadError if the target's config.json cannot be read.
+    One layer drafts deeper on states of its own, as an eagle head, than the one level of multi_layer_eagle, which is the last choice then.
+    Raises LoadError if the target's files cannot be read.
     """
     found = drafts_beside(target)
-    if DrafterKind.MULTI_LAYER_EAGLE not in found and is_model(target) and holds_mtp(target):
-        found[DrafterKind.MULTI_LAYER_EAGLE] = target
-    return {kind: found[kind] for kind in DRAFTS if kind in found}
+    layers = num_mtp_layers(target) if is_model(target) else 0
+    inside = [DrafterKind.MULTI_LAYER_EAGLE] if layers > 1 else []
+    if layers == 1:
+        inside = [DrafterKind.EAGLE, DrafterKind.MULTI_LAYER_EAGLE]
+    best = [kind for kind in DRAFTS if kind in found or kind in inside[:1]]
+    return {kind: found.get(kind, target) for kind in dict.fromkeys((*best, *inside))}
 
 
 def pocket(option: str) -> Path:

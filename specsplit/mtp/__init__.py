@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from specsplit.mtp.families import DEEPSEEK, FAMILIES, MIMO, family_among, family_of
 from specsplit.mtp.family import MtpFamily, MtpFormula
-from specsplit.mtp.folder import holds_mtp
+from specsplit.mtp.folder import num_mtp_layers
 
-__all__ = ["DEEPSEEK", "FAMILIES", "MIMO", "MtpFamily", "MtpFormula", "family_among", "family_of", "holds_mtp"]
+__all__ = ["DEEPSEEK", "FAMILIES", "MIMO", "MtpFamily", "MtpFormula", "family_among", "family_of", "num_mtp_layers"]

@@ -84,14 +84,16 @@ class MtpFamily:
         )
 
     def scope(self, layers: range) -> str:
-        """A pattern of the beginnings of all names of these layers."""
-        names = {name for layer in layers for _, name in self._published(layer)}
-        return "|".join(map(re.escape, sorted(names)))
+        """A pattern of the beginnings of all names that belong to these layers, whether they are known or not."""
+        if not self.behind_target:
+            return r"(?:model\.)?mtp[._]"
+        return "|".join(rf"model\.layers\.{layer}\." for layer in layers)
 
     @property
     def ignored(self) -> str:
-        """A pattern of names that are not read."""
-        return "|".join([*(rf"\.{re.escape(part)}\." for part in (*self.copies, *self.indexer)), r"rotary_emb\."])
+        """A pattern of names that are no part of the layers."""
+        own = [f"^{re.escape(self.embeddings)}$"] if self.embeddings else []
+        return "|".join([*own, *(rf"\.{re.escape(part)}\." for part in (*self.copies, *self.indexer)), r"rotary_emb\."])
 
     def _number(self, name: str) -> int | None:
         """The number of the MTP layer that a tensor belongs to; None: it is none of its own."""

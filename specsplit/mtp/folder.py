@@ -1,4 +1,4 @@
-"""Whether a target's folder holds MTP layers, by config.json and the names of its tensors: no weights are read."""
+"""How many MTP layers a target's folder holds, by config.json and the names of its tensors: no weights are read."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ _PACKED: Final = (".qweight", ".weight_packed")
 _INDEX: Final = "model.safetensors.index.json"
 
 
-def holds_mtp(folder: Path) -> bool:
-    """Whether a drafter can take MTP layers out of this target's folder, as far as names tell: neither where some are missing, nor where
-    their weights are integers of GPTQ, AWQ and the like. Raises LoadError if its config.json cannot be read."""
+def num_mtp_layers(folder: Path) -> int:
+    """MTP layers that a drafter can take out of this target's folder, as far as names tell: none where some are missing, or where their
+    weights are integers of GPTQ, AWQ and the like. Raises LoadError if config.json, or a file without an index, cannot be read."""
     names = _names(folder)
     family = family_of(read_json(folder / "config.json"), names)
     if family is None:
-        return False
+        return 0
     try:
-        own = re.compile(family.scope(family.layers(names)))
+        layers = family.layers(names)
     except LoadError:
-        return False
-    return not any(name.endswith(_PACKED) and own.match(name) for name in names)
+        return 0
+    own = re.compile(family.scope(layers))
+    return 0 if any(name.endswith(_PACKED) and own.match(name) for name in names) else len(layers)
 
 
 def _names(folder: Path) -> frozenset[str]:

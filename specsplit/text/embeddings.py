@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from specsplit.errors import LoadError
 from specsplit.text.safetensors_header import header
 
 _EMBEDDINGS: Final = re.compile(r"(?:^|\.)(?:embed_tokens|embed_in|wte|word_embeddings|tok_embeddings)\.weight$")
@@ -18,8 +19,10 @@ def embedding_rows(folder: Path) -> int | None:
 
 
 def _rows_in(path: Path) -> list[int]:
+    try:
+        entries = header(path)
+    except LoadError:  # who needs its tensors says so
+        return []
     return [
-        int(entry["shape"][0])
-        for name, entry in header(path).items()
-        if _EMBEDDINGS.search(name) and entry.get("shape")
+        int(entry["shape"][0]) for name, entry in entries.items() if _EMBEDDINGS.search(name) and entry.get("shape")
     ]

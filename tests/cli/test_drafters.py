@@ -50,18 +50,27 @@ def test_nothing_said_is_the_best_kind_that_has_a_model_beside_the_target(target
         assert choose_drafters((), (), target) == Drafters((kind,), {kind: folder})
 
 
-def test_mtp_layers_inside_the_targets_folder_count_where_there_are_none_beside_it(target: Path) -> None:
-    kind = DrafterKind.MULTI_LAYER_EAGLE
+MTP = {1: DrafterKind.EAGLE, 2: DrafterKind.MULTI_LAYER_EAGLE}
+"""The best that so many layers in the target's folder run as: one is fed its own states."""
+
+
+@pytest.mark.parametrize("layers", MTP)
+def test_mtp_layers_inside_the_targets_folder_count_where_there_are_none_beside_it(target: Path, layers: int) -> None:
+    kind = MTP[layers]
     (target / "config.json").write_text(json.dumps({"model_type": "glm4_moe"}))
-    index = {"weight_map": {f"model.layers.46.{name}.weight": "model.safetensors" for name in ("enorm", "eh_proj")}}
+    names = [f"model.layers.{46 + layer}.{name}.weight" for layer in range(layers) for name in ("enorm", "eh_proj")]
+    index = {"weight_map": dict.fromkeys(names, "model.safetensors")}
     (target / "model.safetensors.index.json").write_text(json.dumps(index))
     assert choose_drafters((), (), target) == Drafters((kind,), {kind: target})
-    assert choose_drafters([kind], (), target).models == {kind: target}
+    for asked in {kind, DrafterKind.MULTI_LAYER_EAGLE}:
+        assert choose_drafters([asked], (), target).models == {asked: target}
     standalone = model(target.parent / DRAFTS[STANDALONE])
     assert choose_drafters([STANDALONE], (), target).models == {STANDALONE: standalone}
     assert choose_drafters((), (), target).kinds == (kind,)
     beside = model(target.parent / DRAFTS[kind])
     assert choose_drafters((), (), target).models == {kind: beside}
+    best = model(target.parent / DRAFTS[EAGLE3])
+    assert choose_drafters((), (), target).models == {EAGLE3: best}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -81,9 +81,9 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 
 
-def mtp_target(folder: Path, name: str = "glm4_moe") -> Path:
-    """Write one of a kind to `folder`, its MTP layers in a shard of their own beside the target's."""
-    kind = KINDS[name]
+def mtp_target(folder: Path, name: str = "glm4_moe", mtp_layers: int | None = None) -> Path:
+    """Write one of a kind to `folder`, its MTP layers in a shard of their own beside the target's. mtp_layers: None: the kind's."""
+    kind = KINDS[name] if mtp_layers is None else replace(KINDS[name], mtp_layers=mtp_layers)
     model = _model(name, kind)
     embeddings, lm_head = model.get_input_embeddings(), model.get_output_embeddings()
     with torch.no_grad():

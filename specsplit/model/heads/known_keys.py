@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Collection
 from inspect import signature
 from pathlib import Path
@@ -69,7 +71,25 @@ BLOCK_READ: Final = frozenset(
     }
 )
 """Settings of block drafters that are read beside those of their decoder layers."""
+_log: Final = logging.getLogger(__name__)
+_FULL: Final = "full_attention"
 _NESTED: Final = ("transformer_layer_config", "eagle_config", "dflash_config")
+MTP_READ: Final = frozenset(
+    {
+        "mtp_hybrid_override_pattern",
+        "mtp_layer_types",
+        "mtp_layers_block_type",
+        "mtp_loss_scaling_factor",  # of training
+        "mtp_mlp_layer_types",
+        "mtp_num_hidden_layers",
+        "mtp_sliding_windows",
+        "mtp_use_dedicated_embeddings",
+        "num_mtp_layers",
+        "num_nextn_predict_layers",
+    }
+)
+"""Settings of MTP layers that are read, here or by the configs of transformers."""
+_OF_MTP: Final = re.compile(r"(^|_)(mtp|nextn)(_|$)")
 HARMLESS: Final = frozenset(
     {
         # who wrote the file, when, and for which target
@@ -110,30 +130,80 @@ _ALLOWED: Final[dict[str, tuple[Any, ...]]] = {
 """Settings that are known, with what they may say: they would change numbers if they said anything else."""
 
 
+_OFF: Final = frozenset(
+    {
+        "add_cross_attention",
+        "attention_bias",
+        "is_encoder_decoder",
+        "mlp_bias",
+        "use_mtp_layernorm",
+        "use_qk_norm",
+        "use_sliding_window",
+    }
+)
+"""Settings that switch on what no head here has where they are not read: false is what is computed."""
+
+
 def require_known(folder: Path, facts: dict[str, Any], layers: PretrainedConfig, read: Collection[str]) -> None:
     """facts: the folder's config.json. layers: the config of the decoder layers that was made of it. read: what else is read.
 
-    A setting that is unknown passes only if it says null or false, as good as nothing. Raises LoadError naming those that do not.
+    A setting that is unknown passes only if it says null, or false, which the log tells of. Raises LoadError naming those that do not.
     """
     own, renamed = signature(type(layers)).parameters, type(layers).attribute_map
     known = {*own, *renamed, *renamed.values(), *read, *HARMLESS, *_NESTED}
+    if _sees_everything(facts):
+        known.add("sliding_window")
     places = {"": facts, **{f"{name}.": facts.get(name) or {} for name in _NESTED}}
-    wrong = [
-        f"{where}{key} = {said!r}"
+    unknown = [
+        (where, key, said)
         for where, place in places.items()
         for key, said in sorted(place.items())
         if key not in known and not _passes(key, said)
     ]
+    wrong = [f"{where}{key} = {said!r}" for where, key, said in unknown if said is not False or key in _ALLOWED]
     if wrong:
         raise LoadError(
             f"model folder {folder}: config.json says {', '.join(wrong)}, which may change what the head computes and is not supported: "
             "a head is served only where all that it says of its numbers is known"
         )
+    if unknown:
+        _log.warning(
+            "config.json of the head in %s says false of settings that are not known, which count as not set: %s",
+            folder,
+            ", ".join(f"{where}{key}" for where, key, _ in unknown),
+        )
+
+
+def tell_of_unread(folder: Path, facts: dict[str, Any]) -> None:
+    """Log the settings of MTP layers in a target's config.json that say something and are not read.
+
+    They are not refused as a head's are: of a target's settings most are others' business, and what they say of training looks the same.
+    """
+    text: dict[str, Any] = facts.get("text_config") or {}
+    unread = [
+        f"{key} = {said!r}"
+        for key, said in sorted({**facts, **text}.items())
+        if _OF_MTP.search(key) and key not in MTP_READ and said is not None and said is not False
+    ]
+    if unread:
+        _log.warning("config.json in %s says of its MTP layers what is not known here: %s", folder, ", ".join(unread))
+
+
+def _sees_everything(facts: dict[str, Any]) -> bool:
+    """Whether no layer has a window by what config.json says, so that the size of one is of no account.
+
+    speculators goes by `layer_types` alone, and writes the size that transformers has by default.
+    """
+    layers = facts.get("transformer_layer_config") or facts
+    kinds = layers.get("layer_types")
+    if kinds is not None:
+        return set(kinds) <= {_FULL}
+    return layers.get("use_sliding_window") is False or "speculators_model_type" in facts
 
 
 def _passes(key: str, said: Any) -> bool:
     if key == "layer_types":
-        return set(said or ()) <= {"full_attention"}
+        return set(said or ()) <= {_FULL}
     if key in _ALLOWED:
         return said is None or said in _ALLOWED[key]
-    return said is None or said is False
+    return said is None or (said is False and key in _OFF)

@@ -23,7 +23,7 @@ from specsplit.model.heads.eagle import EagleHead
 from specsplit.model.heads.eagle3 import Eagle3Head
 from specsplit.model.heads.eagle3_config import MASK, Eagle3Config
 from specsplit.model.heads.head import Head
-from specsplit.model.heads.known_keys import BLOCK_READ, EAGLE3_READ, EAGLE_READ, require_known
+from specsplit.model.heads.known_keys import BLOCK_READ, EAGLE3_READ, EAGLE_READ, require_known, tell_of_unread
 from specsplit.model.heads.layouts import (
     SPECULATORS,
     Family,
@@ -247,8 +247,8 @@ def _eagle(source: _Source, kind: DrafterKind) -> tuple[Head, Layout]:
 
 
 def _eagle3(source: _Source, kind: DrafterKind) -> tuple[Head, Layout]:
-    own_lm_head = source.facts.get("draft_vocab_size") is not None or "lm_head.weight" in source.names
-    target = source.target_embeddings(lm_head=not own_lm_head, own=source.own_embeddings())
+    borrowed = source.names.isdisjoint({"d2t", "lm_head.weight"})
+    target = source.target_embeddings(lm_head=borrowed, own=source.own_embeddings())
     said = Eagle3Config.read(source.facts, source.names, target.num_layers)
     width = said.target_hidden_size or architecture(source.facts, source.max_context).hidden_size
     config = said.of_layers(source.config(target, width=width))
@@ -258,16 +258,17 @@ def _eagle3(source: _Source, kind: DrafterKind) -> tuple[Head, Layout]:
             f"the head in {source.folder}: its mask is token {said.variant.mask_token} of {target.vocabulary.size}"
         )
     layout = eagle3_layout(source.names, said.num_blocks)
-    whole = said.draft_vocab_size == target.vocabulary.size and "d2t" not in source.names
+    few = said.draft_vocab_size not in (None, target.vocabulary.size)
+    tables = few or "d2t" in source.names
     with _META:
         head = Eagle3Head(
             config,
             target,
             layers=said.layers,
             num_blocks=said.num_blocks,
-            draft_vocab_size=None if whole else said.draft_vocab_size,
+            draft_vocab_size=said.draft_vocab_size if tables else None,
             variant=said.variant,
-            own_lm_head=own_lm_head,
+            own_lm_head=few or not borrowed,
             bias=layout.has_bias,
             **source.common(),
         )
@@ -326,6 +327,7 @@ def _mtp(source: _Source, kind: DrafterKind) -> tuple[Head, Layout]:
     assert family is not None
     layers = family.layers(source.names)
     _require_stated(source, len(layers))
+    tell_of_unread(source.folder, source.facts)
     recurrent = kind is DrafterKind.EAGLE
     if recurrent and len(layers) > 1:
         raise LoadError(
@@ -364,7 +366,7 @@ def _require_stated(source: _Source, found: int) -> None:
                 f"model folder {source.folder} says mtp_use_dedicated_embeddings: MTP layers with embeddings of their own are not "
                 "supported for this kind of target"
             )
-        for name in ("num_nextn_predict_layers", "mtp_num_hidden_layers"):
+        for name in ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"):
             if facts.get(name, found) not in (found, None):
                 raise LoadError(
                     f"model folder {source.folder} holds {found} MTP layers, its config.json says {facts[name]}"

@@ -145,7 +145,7 @@ TABLES: Final[Mapping[str, tuple[Row, ...]]] = {
         ),
         row(
             "`lm_head` absent",
-            "the target's",
+            "the target's, if `draft_vocab_size` is absent or says all of its tokens",
             formula(tests=(f"{_VOCABULARY}test_a_head_of_the_whole_vocabulary_has_no_tables",)),
         ),
         row(

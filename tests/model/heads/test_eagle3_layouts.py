@@ -22,7 +22,16 @@ from specsplit.model.heads.known_keys import HARMLESS
 from specsplit.values import DrafterKind
 from tests.model.heads.eagle3_formula import Formula
 from tests.model.heads.eagle3_layouts import LAYOUTS3, MODELOPT, WIDE, Layout3, features_for, layout3
-from tests.model.heads.published import HIDDEN, TARGET_FACTS, VOCAB, eagle, random_tensor, write, write_target
+from tests.model.heads.published import (
+    DRAFT_VOCAB,
+    HIDDEN,
+    TARGET_FACTS,
+    VOCAB,
+    eagle,
+    random_tensor,
+    write,
+    write_target,
+)
 from tests.support.rounding import assert_same_sums
 
 PREFIX = 5
@@ -249,6 +258,35 @@ class TestUnknown:
         )
         features, tokens = features_for(layout, PREFIX), [*range(PREFIX + len(PARENTS))]
         assert torch.equal(run_tree(head, tokens, features), run_tree(plain, tokens, features))
+
+    def test_what_says_false_and_is_not_known_is_told(
+        self, tmp_path: Path, target: Path, wide: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        facts = {
+            "use_residual": False,
+            "use_sliding_window": False,
+            "eagle_config": {"use_gate": False, "use_mtp_layernorm": False},
+        }
+        load(tmp_path, layout3({}), target, wide, **facts)
+        (record,) = caplog.records
+        assert record.getMessage().endswith("which count as not set: use_residual, eagle_config.use_gate")
+
+    @pytest.mark.parametrize("says", [{"layer_types": ["full_attention"]}, {"use_sliding_window": False}, {}])
+    def test_the_size_of_a_window_that_no_layer_has_is_passed_over(
+        self, tmp_path: Path, target: Path, says: dict[str, Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """speculators' trainer writes one beside layers that are not said to have windows."""
+        layout = layout3({}, first="layers.0")
+        layers = {**layout.facts, "sliding_window": 3, **says}
+        facts = layers if says else {"speculators_model_type": "eagle3", "transformer_layer_config": layers}
+        named = {"draft_vocab_size": DRAFT_VOCAB, "norm_before_residual": False}
+        plain, head = (
+            load_head(write(tmp_path / folder, each, layout.tensors()), target, DrafterKind.EAGLE3)
+            for folder, each in (("plain", layout.facts), ("head", {**facts, **named}))
+        )
+        features, tokens = features_for(layout, PREFIX), [*range(PREFIX + len(PARENTS))]
+        assert torch.equal(run_tree(head, tokens, features), run_tree(plain, tokens, features))
+        assert not caplog.records
 
     def test_eagle_heads_are_held_to_it_too(self, tmp_path: Path, target: Path) -> None:
         published = eagle()

@@ -159,10 +159,17 @@ class TestVocabulary:
         head = load_one(tmp_path, whole, tensors, target)
         assert head.target_ids is None and torch.isfinite(head.logits(0, torch.randn(2, HIDDEN))).all()
         del tensors["lm_head.weight"]  # then it is the target's
-        lent = load_one(tmp_path, whole, tensors, target)
-        normed = torch.randn(HIDDEN)
-        expected = load_file(target / "model.safetensors")["lm_head.weight"] @ norm_of(lent)(normed)
-        assert_same_sums(lent.logits(0, normed), expected)
+        for said in (None, VOCAB):
+            stated = replace(eagle3(), facts={**HEAD_FACTS, "draft_vocab_size": said})
+            lent = load_one(tmp_path, stated, tensors, target)
+            normed = torch.randn(HIDDEN)
+            expected = load_file(target / "model.safetensors")["lm_head.weight"] @ norm_of(lent)(normed)
+            assert_same_sums(lent.logits(0, normed), expected)
+
+    def test_few_tokens_need_an_lm_head_and_a_table(self, tmp_path: Path, target: Path) -> None:
+        for lacking in ({"lm_head.weight"}, {"d2t", "t2d", "lm_head.weight"}):
+            tensors = {name: tensor for name, tensor in eagle3().tensors().items() if name not in lacking}
+            refused(tmp_path, eagle3(), tensors, target, r"lm_head\.weight is missing, expected \[40, 32\]")
 
     def test_a_head_for_another_vocabulary_is_refused(self, tmp_path: Path, target: Path) -> None:
         other = replace(eagle(), facts={**HEAD_FACTS, "vocab_size": 96})

@@ -17,7 +17,7 @@ from specsplit.features import LAST
 from specsplit.model import Row, RowPages
 from specsplit.model.heads import Head, HeadRunner, load_head
 from specsplit.model.heads.layouts import mtp_layout
-from specsplit.mtp import holds_mtp
+from specsplit.mtp import num_mtp_layers
 from specsplit.mtp.families import FAMILIES, REFUSED, family_of
 from specsplit.mtp.family import MtpFamily
 from specsplit.values import DrafterKind
@@ -149,7 +149,7 @@ def test_no_other_tensors_are_read(tmp_path: Path, name: str) -> None:
         assert len(others) >= 2
     files = {each: "elsewhere.safetensors" if each in others else "read.safetensors" for each in tensors}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
-    assert holds_mtp(tmp_path)
+    assert num_mtp_layers(tmp_path) == published.steps
     assert load_head(tmp_path, tmp_path, KIND).shape.num_steps == published.steps
 
 
@@ -223,16 +223,65 @@ def test_a_config_that_transformers_wrote_loads_too(tmp_path: Path, name: str) -
 def test_layers_that_names_say_cannot_be_read_are_not_found(tmp_path: Path) -> None:
     published = TARGETS["step3p7"]
     tensors = published.tensors()
-    assert holds_mtp(write(tmp_path / "whole", published.config_json, tensors))
+    assert num_mtp_layers(write(tmp_path / "whole", published.config_json, tensors)) == published.steps
     own = next(name for name in sorted(published.shapes()) if name.endswith("q_proj.weight"))
     targets = next(name for name in sorted(tensors.keys() - published.shapes().keys()) if tensors[name].ndim == 2)
     for packed, found in ((own, False), (targets, True)):
         stored = {
             f"{name.removesuffix('weight')}qweight" if name == packed else name: tensors[name] for name in tensors
         }
-        assert holds_mtp(write(tmp_path / packed, published.config_json, stored)) is found
+        assert bool(num_mtp_layers(write(tmp_path / packed, published.config_json, stored))) is found
     lacking = {name: tensors[name] for name in tensors if ".9." not in name}
-    assert not holds_mtp(write(tmp_path / "lacking", published.config_json, lacking))
+    assert not num_mtp_layers(write(tmp_path / "lacking", published.config_json, lacking))
+
+
+def test_a_shard_that_is_not_whole_is_named(tmp_path: Path) -> None:
+    published = TARGETS["glm4_moe"]
+    folder = write(tmp_path, published.config_json, published.tensors())
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:100])
+    with pytest.raises(LoadError, match=r"model\.safetensors cannot be read"):
+        num_mtp_layers(folder)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_tensor_beside_the_known_ones_is_left_over(tmp_path: Path, name: str) -> None:
+    published = TARGETS[name]
+    family, layers = layers_of(published, published.tensors())
+    stray = (
+        f"model.layers.{layers.start}.gate.weight"
+        if family.behind_target
+        else f"{family.proj.partition('mtp')[0]}mtp.gate.weight"
+    )
+    with pytest.raises(LoadError, match=rf"{re.escape(stray)} \[2\] is left over, expected no such tensor"):
+        load(tmp_path, published, {**published.tensors(), stray: torch.ones(2)})
+
+
+@pytest.mark.parametrize("name", [name for name, published in TARGETS.items() if published.steps == 1])
+def test_one_layer_runs_on_its_own_states_too(tmp_path: Path, name: str) -> None:
+    """As SGLang runs it, behind its last norm; on given states it says what it says as `multi_layer_eagle`."""
+    published = TARGETS[name]
+    tensors = published.tensors()
+    folder = write(tmp_path, published.config_json, tensors)
+    head = load_head(folder, folder, DrafterKind.EAGLE)
+    assert head.shape.recurrent
+    tree = Tree([-1, -1, 0, 0, 1, 3, 3, 5], head.shape.state_width, seed=1)
+    hidden, states = tree.run(HeadRunner(head, 0, 32), cuts=[5, 7])
+    logits = head.logits(0, hidden)
+    assert torch.equal(hidden, states)
+    for row in range(tree.count):
+        path = tree.path(row)
+        expected, state = published.run(tensors, 0, tree.tokens[path], tree.states[path], torch.arange(len(path)))
+        assert_same_sums(logits[row], expected)
+        if published.chains_norm:
+            assert_same_sums(states[row], state)
+
+
+def test_settings_of_mtp_layers_that_are_not_read_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    published = TARGETS["step3p7"]
+    more = {"mtp_gate_rank": 4, "mtp_loss_scaling_factor": 0.1, "mtp_use_other_norm": False, "num_nextn_heads": None}
+    facts = {**published.facts, "text_config": {**published.facts["text_config"], **more}}
+    load(tmp_path / "more", replace(published, facts=facts), published.tensors())
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["mtp_gate_rank = 4"]
 
 
 def test_embeddings_of_its_own_that_are_missing_are_named(tmp_path: Path) -> None:
@@ -246,7 +295,7 @@ def test_embeddings_of_its_own_that_are_missing_are_named(tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", REFUSED)
 def test_families_that_cannot_be_run_are_refused_with_what_is_missing(tmp_path: Path, kind: str) -> None:
     folder = write(tmp_path, {**TARGET_FACTS, "model_type": kind}, {"model.layers.8.enorm.weight": torch.ones(HIDDEN)})
-    assert not holds_mtp(folder)
+    assert not num_mtp_layers(folder)
     with pytest.raises(LoadError, match=f"the MTP layers of {kind} are not supported: {REFUSED[kind][:30]}"):
         load_head(folder, folder, KIND)
 
