@@ -24,12 +24,11 @@ class Kind:
 
     facts: Mapping[str, Any]
     mtp_layers: int
-    prefix: str
-    """What the names of a layer begin with; {} stands for its number."""
-    first: int
-    final_norm: str
-    inside: str = ""
-    """What the names of the decoder layer's own tensors begin with behind that."""
+    parts: tuple[str, str, str, str]
+    """Names of the norms of embedding and state, of the projection, and of the last norm; {} stands for a layer's number."""
+    block: str
+    """What the names of the decoder layer's own tensors begin with."""
+    first: int = 0
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Names in the target's layers, and in MTP layers."""
     lm_head: str = ""
@@ -38,13 +37,39 @@ class Kind:
     """The config of a multimodal model that the target is inside of, without that of the text model; None: it is in none."""
 
 
+def _parts(prefix: str, final_norm: str) -> tuple[str, str, str, str]:
+    return f"{prefix}enorm", f"{prefix}hnorm", f"{prefix}eh_proj", f"{prefix}{final_norm}"
+
+
 KINDS: Final[Mapping[str, Kind]] = {
     "glm4_moe": Kind(
         {"n_routed_experts": EXPERTS, "num_experts_per_tok": 1, "first_k_dense_replace": 1, "head_dim": 2},
         mtp_layers=2,
-        prefix="model.layers.{}.",
+        parts=_parts("model.layers.{}.", "shared_head.norm"),
+        block="model.layers.{}.",
         first=LAYERS,
-        final_norm="shared_head.norm",
+    ),
+    "qwen3_next": Kind(
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": 1,
+            "shared_expert_intermediate_size": INNER,
+            "head_dim": 4,
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 4,
+            "linear_value_head_dim": 4,
+        },
+        mtp_layers=1,
+        parts=("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm"),
+        block="mtp.layers.{}.",
+    ),
+    "ernie4_5": Kind(
+        {"head_dim": 4},
+        mtp_layers=1,
+        parts=("model.mtp_emb_norm.{}", "model.mtp_hidden_norm.{}", "model.mtp_linear_proj.{}", ""),
+        block="model.mtp_block.{}.",
     ),
     "mimo_v2_flash": Kind(
         {
@@ -55,9 +80,8 @@ KINDS: Final[Mapping[str, Kind]] = {
             "v_head_dim": 8,
         },
         mtp_layers=3,
-        prefix="model.mtp.layers.{}.",
-        first=0,
-        final_norm="final_layernorm",
+        parts=_parts("model.mtp.layers.{}.", "final_layernorm"),
+        block="model.mtp.layers.{}.",
         renamed={"post_attention_layernorm.weight": "pre_mlp_layernorm.weight"},
     ),
     "step3p7": Kind(
@@ -71,11 +95,10 @@ KINDS: Final[Mapping[str, Kind]] = {
             "pad_token_id": END,
         },
         mtp_layers=3,
-        prefix="model.layers.{}.",
+        parts=_parts("model.layers.{}.", "shared_head.norm"),
+        block="model.layers.{}.transformer.",
         first=LAYERS,
-        final_norm="shared_head.norm",
-        inside="transformer.",
-        lm_head="shared_head.output",
+        lm_head="model.layers.{}.shared_head.output",
         around={"vision_config": {"width": 32, "layers": 1, "heads": 4, "patch_size": 8, "image_size": 16}},
     ),
 }
@@ -136,10 +159,11 @@ def _mtp_layers(kind: Kind, target: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Layers like the target's last one that hand on the embedding of their token: what follows it is what the LM head says."""
     last = f"layers.{LAYERS - 1}."
     block = {name.partition(last)[2]: each for name, each in target.items() if last in name and "vision" not in name}
-    one = {kind.inside + kind.renamed.get(name, name): each for name, each in block.items()}
+    one = {kind.block + kind.renamed.get(name, name): each for name, each in block.items()}
     if kind.lm_head:
         one[f"{kind.lm_head}.weight"] = target["lm_head.weight"]
-    one |= {f"{norm}.weight": torch.ones(VOCAB) for norm in ("enorm", "hnorm", kind.final_norm)}
-    one["eh_proj.weight"] = torch.cat([torch.eye(VOCAB), torch.zeros(VOCAB, VOCAB)], dim=1)
+    token_norm, hidden_norm, proj, final_norm = kind.parts
+    one |= {f"{norm}.weight": torch.ones(VOCAB) for norm in (token_norm, hidden_norm, final_norm) if norm}
+    one[f"{proj}.weight"] = torch.cat([torch.eye(VOCAB), torch.zeros(VOCAB, VOCAB)], dim=1)
     numbers = range(kind.first, kind.first + kind.mtp_layers)
-    return {kind.prefix.format(number) + name: each.clone() for number in numbers for name, each in one.items()}
+    return {name.format(number): each.clone() for number in numbers for name, each in one.items()}
