@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import Qwen3Config
@@ -17,6 +20,7 @@ from specsplit.features import LAST
 from specsplit.model.attention.interface import tokens_first
 from specsplit.model.heads import BlockConfig, BlockHead, BlockSight
 from specsplit.model.heads.block_config import ConvConfig, MarkovConfig, SelectorConfig
+from specsplit.model.heads.layouts import Family, block_layout
 from specsplit.values import DrafterKind
 from tests.drafter.head_toys import ends, features_of
 
@@ -43,9 +47,9 @@ BLOCKS: Final[Mapping[str, BlockConfig]] = {
 }
 
 
-def block_head(name: str) -> BlockHead:
-    """With random weights, always the same; large enough that every token of the context matters."""
-    said = BLOCKS[name]
+def block_head(name: str, **changes: Any) -> BlockHead:
+    """With random weights, always the same; large enough that every token of the context matters. changes: of what its config says."""
+    said = replace(BLOCKS[name], **changes)
     config = Qwen3Config(
         vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         head_dim=8, max_position_embeddings=128, pad_token_id=None, bos_token_id=None, eos_token_id=None,
@@ -60,6 +64,26 @@ def block_head(name: str) -> BlockHead:
     if few:
         head.set_draft_tokens(torch.arange(4, 28))
     return head.eval().requires_grad_(False)
+
+
+def write_block_head(head: BlockHead, folder: Path) -> None:
+    """Write one of the whole vocabulary whose layers see everything, as speculators does."""
+    said, facts = head.said, dict[str, Any]()
+    if said.markov is not None:
+        facts = {"markov_rank": said.markov.rank, "markov_head_type": said.markov.kind}
+        facts |= {"enable_confidence_head": said.confidence, "confidence_head_with_markov": said.confidence_with_markov}
+    facts |= {
+        "speculators_model_type": said.kind.value,
+        "transformer_layer_config": {**head.config.to_dict(), "vocab_size": head.target.vocabulary.size},
+        "aux_hidden_state_layer_ids": list(said.layers),
+        "block_size": said.size,
+        "mask_token_id": said.mask_token,
+        "sample_from_anchor": said.from_anchor,
+    }
+    family = Family.DFLASH if said.markov is None else Family.DSPARK
+    layout = block_layout(family, ())
+    (folder / "config.json").write_text(json.dumps(facts))
+    save_file({layout.published(name): each for name, each in head.own_tensors().items()}, folder / "model.safetensors")
 
 
 class OneBlock:

@@ -15,7 +15,7 @@ from specsplit.clock import Clock, ManualClock
 from specsplit.draft_events import Close, Open
 from specsplit.features import Features
 from specsplit.membership import Register, TracingOrder
-from specsplit.model.heads import Head, save_head
+from specsplit.model.heads import BlockHead, Head, save_head
 from specsplit.observe import TraceContext
 from specsplit.observe.span_table import problems_of, row, rows_at
 from specsplit.settings import DrafterSettings
@@ -26,6 +26,7 @@ from specsplit_drafter.drafts.record import Cycle
 from specsplit_drafter.engine.engine import Engine
 from specsplit_drafter.engine.rounds import Rounds
 from specsplit_drafter.engine.session_table import Outgoing
+from tests.drafter.block_toys import block_head, write_block_head
 from tests.drafter.head_toys import VOCABULARY, event_of, layout_of, saveable
 from tests.drafter.service_toys import NGRAM, WAIT_S, Stream, drafter
 from tests.drafter.toys import TableProposer, open_event, plain_model, table_of, tiny_config
@@ -44,7 +45,7 @@ HEADS = {
 }
 
 
-def traced(context: TraceContext = DECODE, head: Head | None = None) -> Open:
+def traced(context: TraceContext = DECODE, head: Head | BlockHead | None = None) -> Open:
     layout = layout_of(head) if head else None
     opened = open_event(PROMPT, vocabulary=VOCABULARY, plan=Plan(num_steps=2), features=layout)
     return replace(opened, traceparent=context.traceparent)
@@ -56,7 +57,7 @@ class Talk:
 
     stream: Stream
     session: int = 1
-    head: Head | None = None
+    head: Head | BlockHead | None = None
     committed: list[int] = field(default_factory=lambda: list(PROMPT))
     children: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(id, token) of the root's, as far as a grow named the root."""
@@ -111,13 +112,17 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings_of(kind: DrafterKind, target: Path, folder: Path) -> tuple[DrafterSettings, Head | None]:
+def settings_of(kind: DrafterKind, target: Path, folder: Path) -> tuple[DrafterSettings, Head | BlockHead | None]:
     if kind is DrafterKind.NGRAM:
         return NGRAM, None
     if kind is DrafterKind.STANDALONE:
         return DrafterSettings(kind=kind, model=target, kv_tokens=1024), None
-    head = saveable(HEADS[kind])
-    save_head(head, folder)
+    if kind.drafts_blocks:
+        head = block_head(kind.value, layers=(1, 2))
+        write_block_head(head, folder)
+    else:
+        head = saveable(HEADS[kind])
+        save_head(head, folder)
     return DrafterSettings(kind=kind, model=folder, target=target, kv_tokens=1024), head
 
 
@@ -129,7 +134,7 @@ def rounds_of(spans: Sequence[ReceivedSpan]) -> list[ReceivedSpan]:
     return sorted(named(spans, "spec_draft"), key=lambda span: span.attributes["round"])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in DrafterKind if not kind.drafts_blocks])
+@pytest.mark.parametrize("kind", DrafterKind)
 async def test_the_spans_of_a_session_are_those_of_the_table(kind: DrafterKind, target: Path, tmp_path: Path) -> None:
     settings, head = settings_of(kind, target, tmp_path)
     with receiving() as receiver:
