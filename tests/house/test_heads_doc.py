@@ -1,4 +1,4 @@
-"""The tables of docs/heads.md say what tests hold, and nothing else."""
+"""The tables of docs/heads.md and docs/mtp.md say what tests hold, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from scripts.print_heads import PAGE, ROOT, TABLE, page
+from scripts.print_heads import PAGES, PLACE, ROOT, text
 from tests.model.heads.rows import TABLES
 
 FOLDER = "tests/model/heads"
-ROWS = [row for rows in TABLES.values() for row in rows]
+ROWS = [row for table in TABLES.values() for row in table.rows]
 
 
 @pytest.fixture(scope="module")
@@ -25,17 +25,22 @@ def collected() -> set[str]:
     return {line.removeprefix(f"{FOLDER}/") for line in done.stdout.splitlines()}
 
 
-def test_the_tables_of_the_page_are_what_the_rows_give() -> None:
-    assert PAGE.read_text() == page(), "run .venv/bin/python -m scripts.print_heads"
-    assert [name for _, name, _ in TABLE.findall(PAGE.read_text())] == list(TABLES)
+@pytest.mark.parametrize("name", PAGES)
+def test_the_tables_of_a_page_are_what_the_rows_give(name: str) -> None:
+    page = PAGES[name]
+    assert page.read_text() == text(page), "run .venv/bin/python -m scripts.print_heads"
+    assert {found for _, found, _ in PLACE.findall(page.read_text())} == {
+        each for each, table in TABLES.items() if table.page == name
+    }
 
 
 def test_every_row_is_held_by_tests_that_are_there(collected: set[str]) -> None:
-    assert [row.said for row in ROWS if not row.tests] == []
+    assert [row.cells for row in ROWS if not row.tests] == []
     assert {test for row in ROWS for test in row.tests} - collected == set()
 
 
-def test_every_folder_that_another_library_wrote_holds_a_row() -> None:
+def test_all_that_another_library_wrote_holds_a_row() -> None:
     folders = {folder.name for folder in (ROOT / "tests/data/heads").iterdir() if folder.is_dir()}
+    folders |= {file.stem for file in (ROOT / "tests/data/mtp").glob("*.safetensors")}
     named = {test.partition("[")[2].removesuffix("]") for row in ROWS for test in row.tests}
     assert folders - named == set()

@@ -1,4 +1,4 @@
-"""The tables of docs/heads.md, row by row, each with the tests that hold it; `python -m scripts.print_heads` prints them."""
+"""The tables of docs/heads.md and docs/mtp.md, row by row, with the tests that hold each; `python -m scripts.print_heads` prints them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ class Held:
 
 @dataclass(frozen=True)
 class Row:
-    """What a published folder may say, or hold, and what is computed of it."""
+    """What stands in the columns of a table before the last, and what the last one says."""
 
-    said: str
-    computed: str
+    cells: tuple[str, ...]
     held: tuple[Held, ...]
 
     @property
@@ -29,8 +28,22 @@ class Row:
         return tuple(test for each in self.held for test in each.tests)
 
 
-def row(said: str, computed: str, *held: Held) -> Row:
-    return Row(said, computed, held)
+@dataclass(frozen=True)
+class Table:
+    """One of a page of docs, by the name that it has there."""
+
+    page: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def row(*parts: str | Held) -> Row:
+    cells = tuple(part for part in parts if isinstance(part, str))
+    return Row(cells, tuple(part for part in parts if isinstance(part, Held)))
+
+
+def heads(*rows: Row) -> Table:
+    return Table("heads", ("config.json or tensors", "what is computed"), rows)
 
 
 def speculators(*folders: str) -> Held:
@@ -69,12 +82,30 @@ def transformers(*layouts: str) -> Held:
     return Held("transformers", tuple(f"{test}[{each}]" for each in layouts))
 
 
+def families(*names: str) -> Held:
+    """MTP layers of `TARGETS`."""
+    test = "test_mtp_families.py::test_every_node_of_a_tree_matches_its_path"
+    return Held("the formula", tuple(f"{test}[{each}]" for each in names))
+
+
+def vllm(*names: str) -> Held:
+    """MTP layers of tests/data/mtp, and what vLLM's own gave."""
+    test = "test_mtp_vllm.py::test_logits_and_the_next_states_are_those_of_vllm"
+    return Held("vLLM", tuple(f"{test}[{each}]" for each in names))
+
+
+def own_mtp(*names: str) -> Held:
+    """MTP layers that transformers runs itself."""
+    test = "test_mtp_transformers.py::test_on_the_targets_last_hidden_state_the_logits_are_those_of_transformers"
+    return Held("transformers", tuple(f"{test}[{each}]" for each in names))
+
+
 _VOCABULARY: Final = "test_load.py::TestVocabulary::"
 _SIGHTS: Final = "test_blocks.py::test_what_layers_see_is_read"
 _MASKS: Final = "test_blocks.py::test_an_embedding_of_the_masks_own_stands_for_it"
 
-TABLES: Final[Mapping[str, tuple[Row, ...]]] = {
-    "EAGLE": (
+TABLES: Final[Mapping[str, Table]] = {
+    "EAGLE": heads(
         row(
             "`fc`, `layers.0.*`",
             "one decoder layer on `fc` of [embedding; state], with no norm in front of its attention. Embeddings and LM head are the "
@@ -82,9 +113,13 @@ TABLES: Final[Mapping[str, tuple[Row, ...]]] = {
             transformers("eagle"),
         ),
         row("`fc.bias`, or none", "is added", transformers("eagle", "eagle, no fc.bias")),
-        row("`qkv_bias` with `model_type: llama`", "the layer of Qwen2, with its biases", transformers("eagle of a qwen2")),
+        row(
+            "`qkv_bias` with `model_type: llama`",
+            "the layer of Qwen2, with its biases",
+            transformers("eagle of a qwen2"),
+        ),
     ),
-    "EAGLE-3": (
+    "EAGLE-3": heads(
         row(
             "`midlayer.*` or `layers.0.*`",
             "the first decoder layer reads [norm of the embedding; norm of the state], 2 H wide, and adds to the state",
@@ -156,7 +191,7 @@ TABLES: Final[Mapping[str, tuple[Row, ...]]] = {
             formula("p-eagle"),
         ),
     ),
-    "Block drafters": (
+    "Block drafters": heads(
         row(
             "`speculators_model_type: dflash`, `dflash2` or `dspark`; else `dflash_config`, or `markov_head.*` for DSpark",
             "tells the layout",
@@ -227,4 +262,111 @@ TABLES: Final[Mapping[str, tuple[Row, ...]]] = {
             blocks("dspark", "dspark-gated", chosen=True),
         ),
     ),
-}  # fmt: skip
+    "MTP layers": Table(
+        "mtp",
+        ("`model_type`", "layers", "decoder layer", "peculiar"),
+        (
+            row(
+                "`mimo`",
+                "`model.mtp_layers.{i}`",
+                "qwen2",
+                "the state stands before the embedding",
+                formula(tests=transformers("mimo", "mimo, one layer as eagle").tests),
+                vllm("mimo"),
+            ),
+            row(
+                "`deepseek_v3`, `glm4_moe`, `glm4_moe_lite`",
+                "`model.layers.{L + i}`, behind the target's L",
+                "the target's, with experts",
+                "copies of embeddings and LM head are not read",
+                formula(tests=transformers("deepseek", "deepseek, one layer as eagle").tests),
+                families("glm4_moe", "glm4_moe_lite"),
+                vllm("deepseek_v3", "glm4_moe"),
+                own_mtp("deepseek_v3", "glm4_moe"),
+            ),
+            row(
+                "`deepseek_v32`, `glm_moe_dsa`",
+                "as deepseek_v3",
+                "deepseek_v3's",
+                "the indexer is not read (below)",
+                families("deepseek_v32", "glm_moe_dsa"),
+            ),
+            row(
+                "`mimo_v2_flash`",
+                "`model.mtp.layers.{i}`, three of them",
+                "a window, sinks, a dense MLP",
+                "the next step reads the state behind the norm",
+                families("mimo_v2_flash"),
+                vllm("mimo_v2_flash"),
+            ),
+            row(
+                "`step3p5`, `step3p7`",
+                "`model.layers.{L + i}.transformer`, three of them",
+                "window or not, by layer; a dense MLP",
+                "an LM head of its own in every layer; reads the target's state in front of its last norm, "
+                "and hands on its own in front of that norm",
+                families("step3p5", "step3p7"),
+            ),
+            row(
+                "`qwen3_next`, `qwen3_5`, `qwen3_5_text`, `qwen3_5_moe`, `qwen3_5_moe_text`",
+                "`mtp.layers.{i}` with `mtp.fc`, `mtp.norm`",
+                "the target's full attention",
+                "",
+                families("qwen3_next", "qwen3_5", "qwen3_5_moe"),
+                vllm("qwen3_next"),
+            ),
+            row(
+                "`exaone_moe`",
+                "as qwen3_next",
+                "a dense MLP; rotary positions always",
+                "",
+                families("exaone_moe", "exaone_moe, a window"),
+                vllm("exaone_moe", "exaone_moe-window"),
+            ),
+            row(
+                "`exaone4_5`",
+                "as qwen3_next",
+                "exaone4, whose norms stand behind attention and MLP",
+                "",
+                families("exaone4_5"),
+            ),
+            row(
+                "`ernie4_5`, `ernie4_5_moe`",
+                "`model.mtp_block.{i}`",
+                "a dense MLP",
+                "zeros in the place of the first embedding; no norm before the LM head",
+                families("ernie4_5", "ernie4_5_moe"),
+                vllm("ernie4_5_moe"),
+            ),
+            row(
+                "`hy_v3`",
+                "`model.layers.{L + i}`",
+                "the target's, with experts",
+                "zeros in the place of the first embedding; `final_layernorm`; the checkpoint's `shared_head` is not read",
+                families("hy_v3"),
+                vllm("hy_v3"),
+            ),
+            row(
+                "`bailing_hybrid`",
+                "`model.layers.{L + i}`",
+                "latents and experts",
+                "`final_layernorm`",
+                families("bailing_hybrid"),
+            ),
+            row(
+                "`nemotron_h`",
+                "`mtp.layers.0` and `.1`",
+                "an attention mixer, then experts (`*E`)",
+                "no other `mtp_hybrid_override_pattern`",
+                families("nemotron_h"),
+            ),
+            row(
+                "`longcat_flash`",
+                "`model.mtp.layers.0`",
+                "latents and a dense MLP",
+                "embeddings of its own",
+                families("longcat_flash"),
+            ),
+        ),
+    ),
+}
