@@ -42,9 +42,9 @@ class EngineSettings(MemberSettings):
     """regional has torch.compile make kernels of the model's decoder layers, all of a class at once. It takes half a minute or more at the
     first start; kernels are kept where TORCHINDUCTOR_CACHE_DIR says. Not for a group."""
     cpu_layers: Literal["auto", "off"] = "auto"
-    """auto has a CPU run faster modules in the place of transformers' own, where they give the same numbers: linear layers whose weights
-    are packed for oneDNN, and fewer operations around them; a tied LM head is then held twice. off leaves all as it is, and so do
-    compile = regional and a target that is split (tp_size)."""
+    """auto has a CPU run faster modules in the place of transformers' own, where they give the same numbers: kernels in C in float32 where
+    gcc is, else weights packed for oneDNN and fewer operations around them; a tied LM head is then held twice. off leaves all as it is,
+    and so do compile = regional and a target that is split (tp_size)."""
     threads: Count = Field(default=1, ge=1)
     """CPU threads of one forward."""
     dp_size: Count = Field(default=1, ge=1)

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -28,26 +26,42 @@ from specsplit.model import CausalLM, PageTable, Row
 from specsplit.model.attention.interface import NAME
 from specsplit.model.layers.cpu import packed, replace_layers, replacing
 from specsplit.model.layers.cpu.attention import RotaryAttention
-from specsplit.model.layers.cpu.linear import PackedLinear, parts
-from specsplit.model.layers.cpu.mlp import GatedMlp
+from specsplit.model.layers.cpu.decoder import NativeLayer
+from specsplit.model.layers.cpu.linear import PackedLinear
+from specsplit.model.layers.cpu.mlp import GatedMlp, NativeMlp
 from specsplit.model.layers.cpu.norm import RmsNorm
+from specsplit.model.native import library
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import DrafterKind, ModelInfo, Vocabulary
 from tests.model.conftest import CONFIGS
 from tests.support.rounding import assert_as_exact
 
-CPU_MODULES = (RotaryAttention, GatedMlp, RmsNorm, PackedLinear)
+STANDS_FOR = {
+    RotaryAttention: {"attention": 1},
+    GatedMlp: {"mlp": 1},
+    NativeMlp: {"mlp": 1},
+    RmsNorm: {"norm": 1},
+    PackedLinear: {"linear": 1},
+    NativeLayer: {"attention": 1, "mlp": 1, "norm": 2, "layer": 1},
+}
 Saved = Callable[[PretrainedConfig], Path]
 
 
+@pytest.fixture(params=[True, False], ids=["native", "torch"], autouse=True)
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether there are kernels in C."""
+    if not request.param:
+        monkeypatch.setattr(library, "obstacle", lambda: "there are none here")
+    elif why := library.obstacle():
+        pytest.skip(why)
+    return request.param
+
+
 def replaced(root: nn.Module) -> Counter[str]:
-    """Modules below `root` that stand for others, by name of the class; the parts of those are not counted."""
+    """What of the modules below `root` others stand for; the parts of those are not counted."""
     found: Counter[str] = Counter()
     for child in root.children():
-        if isinstance(child, CPU_MODULES):
-            found[type(child).__name__] += 1
-        else:
-            found += replaced(child)
+        found += Counter(STANDS_FOR[type(child)]) if type(child) in STANDS_FOR else replaced(child)
     return found
 
 
@@ -122,13 +136,43 @@ def llama_of() -> Callable[..., Any]:
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_every_layer_of_a_known_architecture_is_replaced_and_gives_the_same_numbers(
-    folders: dict[str, Path], kind: str
+    folders: dict[str, Path], kind: str, native: bool
 ) -> None:
     folder = folders[kind]
     plain, fast = (CausalLM.load(folder, num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
     assert not replaced(plain.model)
-    expected = {"RotaryAttention": 3, "GatedMlp": 3, "RmsNorm": 7, "PackedLinear": 1}
+    expected = {"attention": 3, "mlp": 3, "norm": 7, "linear": 1, **({"layer": 3} if native else {})}
     assert replaced(fast.model) == expected, "one of the norms is the last, and the linear layer is the LM head"
+    assert_as_exact_as_transformers(fast, plain, folder)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"hidden_size": 20, "intermediate_size": 7, "num_attention_heads": 5, "num_key_value_heads": 5},
+        {
+            "hidden_size": 72,
+            "intermediate_size": 100,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 1,
+            "head_dim": 8,
+        },
+        {
+            "hidden_size": 66,
+            "intermediate_size": 129,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 34,
+        },
+    ],
+)
+def test_sizes_that_fill_no_panel_and_no_vector_are_computed_as_well(
+    saved: Saved, tiny_config: Callable[..., dict[str, Any]], sizes: dict[str, int], native: bool
+) -> None:
+    torch.manual_seed(6)
+    folder = saved(LlamaConfig(**tiny_config(**sizes)))
+    plain, fast = (CausalLM.load(folder, num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
+    assert replaced(fast.model)["attention"] == 3 and replaced(fast.model)["layer"] == (3 if native else 0)
     assert_as_exact_as_transformers(fast, plain, folder)
 
 
@@ -141,7 +185,7 @@ def test_biases_are_kept(saved: Saved, tiny_config: Callable[..., dict[str, Any]
             each.data.normal_()
     model.save_pretrained(folder)
     plain, fast = (CausalLM.load(folder, num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
-    assert replaced(fast.model)["RotaryAttention"] == replaced(fast.model)["GatedMlp"] == 3
+    assert replaced(fast.model)["attention"] == replaced(fast.model)["mlp"] == 3
     assert_as_exact_as_transformers(fast, plain, folder)
 
 
@@ -152,7 +196,7 @@ def test_what_is_not_known_stays_and_what_is_beside_it_is_replaced(
         Qwen3MoeConfig(**tiny_config(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8))
     )
     plain, fast = (CausalLM.load(folder, num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
-    assert "GatedMlp" not in replaced(fast.model) and replaced(fast.model)["RotaryAttention"] == 3
+    assert "mlp" not in replaced(fast.model) and replaced(fast.model)["attention"] == 3
     assert_as_exact_as_transformers(fast, plain, folder)
 
 
@@ -161,7 +205,7 @@ def test_in_bfloat16_norms_stay_and_logits_are_as_near_as_that_type_allows(folde
         CausalLM.load(folders["llama"], num_pages=32, page_size=4, dtype="bfloat16", cpu_layers=on)
         for on in (False, True)
     )
-    assert "RmsNorm" not in replaced(fast.model)
+    assert "norm" not in replaced(fast.model)
     logits, expected = logits_and_states(fast)[0], logits_and_states(plain)[0]
     assert (logits - expected).abs().max() <= 0.1 * expected.abs().max()
 
@@ -220,7 +264,7 @@ def test_attention_that_does_something_else_than_its_parts_say_stays(
     change(model)
     for each, expected in ((model, 0), (untouched, 1)):
         replace_layers(each)
-        assert replaced(each)["RotaryAttention"] == expected
+        assert replaced(each)["attention"] == expected
 
 
 def in_the_second_layer(model: Any, change: str) -> Any:
@@ -250,8 +294,8 @@ def test_the_first_of_a_shape_is_tried_for_all_and_one_that_differs_is_tried_by_
 ) -> None:
     model = in_the_second_layer(llama_of(num_hidden_layers=2), change)
     replace_layers(model)
-    first, second = (layer.self_attn for layer in model.model.layers)
-    assert isinstance(first, RotaryAttention) and not isinstance(second, RotaryAttention)
+    first, second = (replaced(nn.ModuleList([layer])) for layer in model.model.layers)
+    assert first["attention"] == 1 and second["attention"] == 0
 
 
 def test_layers_that_differ_by_nothing_but_their_number_are_found_out_when_the_whole_model_is_run(
@@ -264,14 +308,42 @@ def test_layers_that_differ_by_nothing_but_their_number_are_found_out_when_the_w
 
 
 def test_of_layers_that_are_alike_one_is_tried(
-    llama_of: Callable[..., LlamaForCausalLM], monkeypatch: pytest.MonkeyPatch
+    llama_of: Callable[..., LlamaForCausalLM], monkeypatch: pytest.MonkeyPatch, native: bool
 ) -> None:
     compared: list[torch.Size] = []
     own = vars(replacing)["_close"]
     monkeypatch.setattr(replacing, "_close", lambda one, other: compared.append(one.shape) or own(one, other))
     model = llama_of(num_hidden_layers=5)
     assert replace_layers(model) == 5 * 4 + 1
-    assert len(compared) == 3 * 4, "a norm, an MLP and an attention, at four scales each"
+    assert len(compared) == (4 if native else 3) * 4, "a norm, an MLP, an attention and what they make, at four scales"
+
+
+def scale_what_is_added(model: PreTrainedModel) -> None:
+    override(model.model.layers[0], lambda own, hidden, **options: hidden + 0.5 * (own(hidden, **options) - hidden))
+
+
+def norm_once(model: PreTrainedModel) -> None:
+    """The MLP reads what the attention reads, as in some architectures."""
+
+    def beside(own: Any, hidden: Tensor, **options: Any) -> Tensor:
+        (layer,) = own.args
+        normed = layer.input_layernorm(hidden)
+        return hidden + layer.self_attn(hidden_states=normed, **options)[0] + layer.mlp(normed)
+
+    override(model.model.layers[0], beside)
+
+
+@pytest.mark.parametrize("change", [scale_what_is_added, norm_once])
+def test_a_layer_that_puts_its_parts_together_otherwise_stays_and_its_parts_are_replaced(
+    llama_of: Callable[..., LlamaForCausalLM], change: Callable[[PreTrainedModel], None], native: bool
+) -> None:
+    model = llama_of()
+    untouched = deepcopy(model)
+    change(model)
+    for each, whole in ((model, 0), (untouched, int(native))):
+        replace_layers(each)
+        found = replaced(each)
+        assert (found["attention"], found["mlp"], found["norm"], found["layer"]) == (1, 1, 3, whole)
 
 
 def test_a_norm_with_another_epsilon_than_it_says_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
@@ -279,7 +351,7 @@ def test_a_norm_with_another_epsilon_than_it_says_stays(llama_of: Callable[..., 
     other = nn.RMSNorm(32, eps=1e-6)
     override(model.model.norm, lambda _, rows: other(rows))
     replace_layers(model)
-    assert replaced(model)["RmsNorm"] == 2 and not isinstance(model.model.norm, RmsNorm)
+    assert replaced(model)["norm"] == 2 and not isinstance(model.model.norm, RmsNorm)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -300,14 +372,17 @@ def test_attention_that_scales_a_little_otherwise_than_it_says_stays_in_any_type
 
     override(attention_in(model), sharper)
     replace_layers(model)
-    assert "RotaryAttention" not in replaced(model)
+    assert "attention" not in replaced(model)
 
 
 def test_a_model_that_gives_other_logits_afterwards_is_refused(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, native: bool
 ) -> None:
     """Should a module ever be taken for what it is not, and pass."""
-    monkeypatch.setattr(GatedMlp, "forward", lambda self, hidden: 1.5 * hidden)
+    if native:
+        monkeypatch.setattr(NativeLayer, "forward", lambda self, hidden_states, *_, **__: 1.5 * hidden_states)
+    else:
+        monkeypatch.setattr(GatedMlp, "forward", lambda self, hidden: 1.5 * hidden)
     monkeypatch.setattr(replacing, "_close", lambda own, other: True)
     with pytest.raises(LoadError, match=r"other logits with modules for a CPU \(off by .*: set cpu_layers = off"):
         CausalLM.load(folders["llama"], num_pages=32, page_size=4)
@@ -316,14 +391,14 @@ def test_a_model_that_gives_other_logits_afterwards_is_refused(
 def test_an_mlp_of_another_activation_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
     model = llama_of(hidden_act="gelu")
     replace_layers(model)
-    assert "GatedMlp" not in replaced(model)
+    assert "mlp" not in replaced(model)
 
 
 def test_a_norm_that_adds_one_to_its_weight_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
     model = llama_of()
     override(model.model.norm, lambda own, rows: own(rows) + rows)
     assert replace_layers(model) == 4
-    assert replaced(model)["RmsNorm"] == 2 and not isinstance(model.model.norm, RmsNorm)
+    assert replaced(model)["norm"] == 2 and not isinstance(model.model.norm, RmsNorm)
 
 
 def test_a_module_with_broken_weights_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
@@ -331,13 +406,13 @@ def test_a_module_with_broken_weights_stays(llama_of: Callable[..., LlamaForCaus
     layer: Any = model.model.layers[0]
     layer.mlp.up_proj.weight.data[0, 0] = torch.nan
     replace_layers(model)
-    assert "GatedMlp" not in replaced(model)
+    assert "mlp" not in replaced(model)
 
 
 def test_layers_that_say_nothing_are_replaced(folders: dict[str, Path]) -> None:
     """As inflate appends them: a difference of 0 is none, though it is no share of 0 either."""
     deep = CausalLM.load(folders["llama"], num_pages=8, page_size=4, inflate_layers=5)
-    assert replaced(deep.model)["GatedMlp"] == replaced(deep.model)["RotaryAttention"] == 5
+    assert replaced(deep.model)["mlp"] == replaced(deep.model)["attention"] == 5
 
 
 def in_float64(linear: nn.Linear) -> Callable[[Tensor], Tensor]:
@@ -354,34 +429,6 @@ def test_a_packed_layer_takes_any_number_of_rows(shape: tuple[int, ...]) -> None
     rows = torch.randn(shape)
     with torch.inference_mode():
         assert_as_exact(small(rows), linear(rows), exact(rows))
-
-
-def test_few_kernels_serve_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """oneDNN keeps one for every number of rows that it has met, and each takes half a megabyte."""
-    linear, met = nn.Linear(24, 40), set[int]()
-    exact = in_float64(linear)
-    small, rows = packed(linear), torch.randn(600, 24, generator=torch.Generator().manual_seed(1))
-    kernel: Any = small._product
-
-    def recorded(rows: Tensor, *rest: Any) -> Tensor:
-        met.add(len(rows))
-        return kernel(rows, *rest)
-
-    monkeypatch.setattr(small, "_product", recorded)
-    with torch.inference_mode():
-        for count in range(600):
-            assert_as_exact(small(rows[:count]), linear(rows[:count]), exact(rows[:count]))
-    assert len(met) <= 29 and max(met) == 512
-
-
-@given(st.integers(0, 2_000), st.sampled_from([1, 4]))
-def test_rows_are_multiplied_once_each_and_few_are_added(count: int, least: int) -> None:
-    """To fewer rows than some processors multiply well others are added too."""
-    split = parts(count, least)
-    assert sum(rows for rows, _ in split) == count
-    assert all(0 <= added <= 14 for _, added in split)
-    assert all(rows + added >= least for rows, added in split if count)
-    assert split == ((0, 0),) or all(rows for rows, _ in split)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 129])

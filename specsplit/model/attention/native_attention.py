@@ -1,22 +1,19 @@
-"""Tree attention on a CPU by a kernel in C that reads KV where it is, whatever rows a forward has.
+"""Tree attention on a CPU by kernels in C that read KV where it is, whatever rows a forward has.
 
-It is for rows of a few new tokens, as every step of a session has them; longer ones, which read a prompt, are attended to by torch.
-
-    T   tokens in the batch      H, K   query heads, KV heads
+T   tokens in the batch      H, K   query heads, KV heads
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specsplit.model.attention.interface import ForwardBatch, tokens_first
-from specsplit.model.attention.torch_attention import Bucket, TorchAttention, attend_bucket
 from specsplit.model.native import library
 from specsplit.model.native.attention import LayerKernel, SeenRow, SeenRows
 from specsplit.model.native.library import WIDTH
@@ -28,9 +25,6 @@ from specsplit.model.pages.tables import PageTables
 
 if TYPE_CHECKING:
     from specsplit.model.graphs import Buckets
-
-MOST: Final = 64
-"""New tokens of a row that the kernel attends to; of more torch's products are faster."""
 
 
 def obstacle_on(device: torch.device) -> str | None:
@@ -58,15 +52,6 @@ def _refused(layer: Layer) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _LongRow:
-    """A row that torch attends to."""
-
-    tokens: slice
-    """Its new tokens."""
-    bucket: Bucket
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class NativeForward:
     """One planned forward (a ForwardBatch)."""
 
@@ -76,8 +61,7 @@ class NativeForward:
     write_slots: tuple[Tensor, Tensor]
     """[T] of layers that see all tokens, and of those that see a window."""
     rows: Sequence[SeenRows]
-    """The short ones, by pattern."""
-    long_rows: Sequence[_LongRow]
+    """By pattern."""
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
@@ -87,12 +71,7 @@ class NativeForward:
         geometry = self.kv.geometry
         described, pattern = geometry.layers[layer], geometry.pattern_of[layer]
         scaled = described.key_width**-0.5 if scaling is None else scaling
-        out = self.kernels[layer].attend(self.rows[pattern], query, scaled, torch.get_num_threads())
-        for row in self.long_rows:
-            view = row.bucket.views[pattern]
-            seen = self.kv.read(layer, view.slots)
-            out[row.tokens] = attend_bucket(described, row.bucket, view.bias, query[row.tokens], seen, scaling, extras)
-        return out.unsqueeze(0)
+        return self.kernels[layer].attend(self.rows[pattern], query, scaled, torch.get_num_threads()).unsqueeze(0)
 
 
 class NativeAttention:
@@ -104,28 +83,17 @@ class NativeAttention:
         self._kernels = {index: LayerKernel(layer.num_heads, *kv.planes(index)) for index, layer in layers}
         self._kv = kv
         self._patterns = kv.geometry.patterns
-        self._torch = TorchAttention(kv, page_size)
 
     def plan(self, batch: InputBatch) -> ForwardBatch:
-        short = [index for index, row in enumerate(batch.rows) if row.num_tokens <= MOST]
-        if not short:
-            return self._torch.plan(batch)
-        long = (index for index, row in enumerate(batch.rows) if row.num_tokens > MOST)
-        return NativeForward(
-            self._kv,
-            self._kernels,
-            (batch.write_slots, batch.window_write_slots),
-            [self._seen(batch, short, pattern) for pattern in self._patterns],
-            [self._long_row(batch, index) for index in long],
-        )
+        writes = batch.write_slots, batch.window_write_slots
+        return NativeForward(self._kv, self._kernels, writes, [self._seen(batch, each) for each in self._patterns])
 
     def static(self, tables: PageTables, buckets: Buckets) -> None:
         """Return None: forwards on a CPU are not captured."""
 
-    def _seen(self, batch: InputBatch, indices: Sequence[int], pattern: Pattern) -> SeenRows:
-        slots = batch.slots(indices).numpy()
-        rows = [batch.rows[index] for index in indices]
-        starts = batch.starts[indices].tolist()
+    def _seen(self, batch: InputBatch, pattern: Pattern) -> SeenRows:
+        rows = batch.rows
+        slots, starts = batch.slots(range(len(rows))).numpy(), batch.starts.tolist()
         if pattern.span == ALL:
             return SeenRows(
                 [
@@ -143,7 +111,3 @@ class NativeAttention:
         listed = batch.in_window(torch.from_numpy(slots[first : row.pages.length]))
         assert isinstance(listed, Tensor), "slots that are listed stay so"
         return SeenRow(start, listed.numpy(), sees)
-
-    def _long_row(self, batch: InputBatch, index: int) -> _LongRow:
-        start = int(batch.starts[index])
-        return _LongRow(slice(start, start + batch.rows[index].num_tokens), self._torch.bucket(batch, [index]))

@@ -87,7 +87,7 @@ class TorchForward:
         for bucket in self.buckets:
             view = bucket.views[pattern]
             seen = self.kv.read(layer, view.slots)
-            parts.append(attend_bucket(described, bucket, view.bias, query, seen, scaling, extras))
+            parts.append(_attend_bucket(described, bucket, view.bias, query, seen, scaling, extras))
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
         return (out if self.restore is None else out.index_select(0, self.restore)).unsqueeze(0)
 
@@ -121,10 +121,10 @@ class TorchAttention:
         for indices in members.values():
             queries, real = _query_index(batch.starts[indices], batch.queries[indices])
             if queries.size == restore.size and len(members) == 1:
-                return TorchForward(self._kv, write_slots, (self.bucket(batch, indices, None),), None)
+                return TorchForward(self._kv, write_slots, (self._bucket(batch, indices, None),), None)
             restore[queries[real]] = offset + np.flatnonzero(real)
             offset += queries.size
-            buckets.append(self.bucket(batch, indices, queries))
+            buckets.append(self._bucket(batch, indices, queries))
         return TorchForward(self._kv, write_slots, tuple(buckets), self._tensor(restore))
 
     def static(self, tables: PageTables, buckets: Buckets) -> None:
@@ -154,7 +154,7 @@ class TorchAttention:
         np.logical_not(row.tail_mask, out=hidden[0, :, row.pages.length - row.tail_mask.shape[1] :])
         return self._bias(hidden, group)
 
-    def bucket(self, batch: InputBatch, indices: Sequence[int], queries: Ints | None = None) -> Bucket:
+    def _bucket(self, batch: InputBatch, indices: Sequence[int], queries: Ints | None = None) -> Bucket:
         """Lay out some rows; queries [B, Q]: index into T of each, None if they are all that is attended to, in order."""
         return Bucket(
             size=len(indices),
@@ -254,7 +254,7 @@ def _show(row: Row, hidden: NDArray[np.bool_]) -> None:
     np.logical_not(row.tail_mask, out=hidden[:queries, length - tail : length])
 
 
-def attend_bucket(
+def _attend_bucket(
     layer: Layer,
     bucket: Bucket,
     bias: Bias,

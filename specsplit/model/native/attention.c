@@ -5,44 +5,16 @@
 
    The tokens that all rows see stand in one line, of which every thread takes a stretch that costs as much as any other. A softmax is
    computed as it goes (Milakov and Gimelshein, arXiv 1805.02867). Where several threads share a row each computes its part, and the parts are
-   joined (Flash-Decoding, Dao et al. 2023). A stretch is read in blocks, and all queries use a block before the next one is read.
+   joined (Flash-Decoding, Dao et al. 2023). A stretch is read in blocks, and all queries use a block before the next one is read. */
 
-   Vectors are those of GCC, of 8 numbers: where a processor has 4, the compiler makes two instructions of one. */
-
-#include <math.h>
 #include <omp.h>
-#include <stdint.h>
-#include <string.h>
+
+#include "attention.h"
 
 enum {
-  WIDTH = 8,  /* numbers of a vector */
   BLOCK = 32, /* tokens that are read at once */
   TILE = 4,   /* queries that share what is loaded of one token */
   LINE = 64   /* bytes of a line of a cache */
-};
-
-#define INLINE static inline __attribute__((always_inline))
-
-typedef float vec __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
-
-struct layer {
-  int64_t heads, kv_heads, key_width, value_width;
-  int64_t query_token, query_head; /* numbers from one token of the queries to the next, and from one head */
-  int64_t key_slot, key_head, value_slot, value_head;
-  float scaling;
-};
-
-struct row {
-  int64_t start, queries, length, tail; /* first new token in the batch, Q, L, E */
-  const int64_t *slots;                 /* [L] */
-  const uint8_t *sees;                  /* [Q, E] */
-};
-
-/* What one head of one query has seen so far: the largest score, the sum of weights, and of weighted values [V]. */
-struct state {
-  float top, total;
-  float *values;
 };
 
 /* Up to TILE queries of one KV head. */
@@ -51,52 +23,6 @@ struct tile {
   struct state *state[TILE];
   const float *bias[TILE]; /* [BLOCK] is added to scores; NULL: nothing is */
 };
-
-INLINE vec larger(vec a, vec b) {
-  const ivec first = a > b;
-  return (vec)(((ivec)a & first) | ((ivec)b & ~first));
-}
-
-INLINE float largest(vec a) {
-  a = larger(a, __builtin_shuffle(a, (ivec){4, 5, 6, 7, 0, 1, 2, 3}));
-  a = larger(a, __builtin_shuffle(a, (ivec){2, 3, 0, 1, 6, 7, 4, 5}));
-  return larger(a, __builtin_shuffle(a, (ivec){1, 0, 3, 2, 5, 4, 7, 6}))[0];
-}
-
-INLINE vec sums_of_pairs(vec a, vec b) {
-  return __builtin_shuffle(a, b, (ivec){0, 2, 8, 10, 4, 6, 12, 14}) +
-         __builtin_shuffle(a, b, (ivec){1, 3, 9, 11, 5, 7, 13, 15});
-}
-
-INLINE vec sums_of_halves(vec a, vec b) {
-  return __builtin_shuffle(a, b, (ivec){0, 1, 2, 3, 8, 9, 10, 11}) +
-         __builtin_shuffle(a, b, (ivec){4, 5, 6, 7, 12, 13, 14, 15});
-}
-
-/* The sum of each of 8 vectors. */
-INLINE vec sums(const vec v[8]) {
-  return sums_of_halves(sums_of_pairs(sums_of_pairs(v[0], v[1]), sums_of_pairs(v[2], v[3])),
-                        sums_of_pairs(sums_of_pairs(v[4], v[5]), sums_of_pairs(v[6], v[7])));
-}
-
-INLINE float sum(vec v) {
-  return sums((vec[8]){v})[0];
-}
-
-/* e to the power of numbers <= 0, to 2 units in the last place (polynomial of Cephes' expf); 0 from -87 down. NaN stays. */
-INLINE vec exponential(vec x) {
-  const ivec nothing = x <= -87.0f;
-  const vec n = x * 1.44269504088896341f + 12582912.0f - 12582912.0f; /* the nearest whole number to x / ln 2 */
-  const vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
-  vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  const ivec power = (__builtin_convertvector(n, ivec) + 127) << 23;
-  return (vec)((ivec)(p * (vec)power) & ~nothing);
-}
 
 /* Products of `count` queries with two keys, to scores[i][0] and [1]. */
 INLINE void multiply(const int count, const struct tile *tile, const float *first, const float *second, int64_t width,
@@ -117,32 +43,6 @@ INLINE void multiply(const int count, const struct tile *tile, const float *firs
     scores[i][0] = all[2 * i];
     scores[i][1] = all[2 * i + 1];
   }
-}
-
-/* Make weights of the scores of one query, and fade what its state holds by what comes back: that is still to be done to its values. */
-INLINE float weigh(struct state *state, const float *bias, float scaling, float scores[BLOCK]) {
-  vec tops = (vec){0} + state->top;
-  for (int j = 0; j < BLOCK; j += WIDTH) {
-    vec *score = (vec *)&scores[j];
-    *score *= scaling;
-    if (bias) *score += *(const vec *)&bias[j];
-    tops = larger(*score, tops);
-  }
-  const float top = largest(tops);
-  if (top == -INFINITY) { /* it sees nothing of this block, nor of what came before */
-    memset(scores, 0, BLOCK * sizeof(float));
-    return 1.0f;
-  }
-  vec total = {0};
-  for (int j = 0; j < BLOCK; j += WIDTH) {
-    vec *score = (vec *)&scores[j];
-    *score = exponential(*score - top);
-    total += *score;
-  }
-  const float faded = expf(state->top - top);
-  state->top = top;
-  state->total = state->total * faded + sum(total);
-  return faded;
 }
 
 /* Add weighted values, `count` queries and `vectors` vectors of each value at a time. */
@@ -167,15 +67,24 @@ INLINE void add(const int count, const int vectors, const struct tile *tile, con
     for (int x = 0; x < vectors; x++) *(vec *)(tile->state[i]->values + at + x * WIDTH) = sums[i][x];
 }
 
+INLINE void fetch(const float *start, int64_t numbers) {
+  for (int64_t at = 0; at < numbers; at += LINE / 4) __builtin_prefetch(start + at);
+}
+
 /* Have `count` queries see the tokens of a block. keys has one more, so that they can be taken in pairs. */
 INLINE void see(const int count, const struct layer *layer, const struct tile *tile, const float *const *keys,
-                const float *const *values, int tokens) {
+                const float *const *values, int tokens, const float *const *next_keys, const float *const *next_values, int next) {
   float scores[TILE][BLOCK], faded[TILE];
-  for (int j = 0; j < tokens; j += 2)
+  for (int j = 0; j < tokens; j += 2) {
     multiply(count, tile, keys[j], keys[j + 1], layer->key_width, (float(*)[BLOCK]) & scores[0][j]);
+    for (int x = j; x < j + 2 && x < next; x++) {
+      fetch(next_keys[x], layer->key_width);
+      fetch(next_values[x], layer->value_width);
+    }
+  }
   for (int i = 0; i < count; i++) {
     for (int j = tokens; j < BLOCK; j++) scores[i][j] = -INFINITY;
-    faded[i] = weigh(tile->state[i], tile->bias[i], layer->scaling, scores[i]);
+    faded[i] = weigh(tile->state[i], tile->bias[i], layer->scaling, scores[i], BLOCK);
   }
   const int64_t width = layer->value_width;
   int64_t at = 0;
@@ -185,26 +94,11 @@ INLINE void see(const int count, const struct layer *layer, const struct tile *t
   for (; at < width; at += WIDTH) add(count, 1, tile, faded, scores, values, tokens, at);
 }
 
-INLINE void fetch(const float *start, int64_t numbers) {
-  for (int64_t at = 0; at < numbers; at += LINE / 4) __builtin_prefetch(start + at);
-}
-
-/* What is added to the scores of query `query` of a row in the block from token `from` on; NULL: it sees all of it. */
-INLINE const float *bias_of(const struct row *row, int64_t query, int64_t from, int tokens, float bias[BLOCK]) {
-  const int64_t before = row->length - row->tail;
-  if (from + tokens <= before) return NULL;
-  for (int j = 0; j < BLOCK; j++) {
-    const int seen = j >= tokens || from + j < before || row->sees[query * row->tail + from + j - before];
-    bias[j] = seen ? 0.0f : -INFINITY;
-  }
-  return bias;
-}
-
 /* Have all heads of all new tokens of a row see its tokens from <= i < to. states [Q, H] */
 static void attend_to(const struct layer *layer, const struct row *row, int64_t from, int64_t to, const float *queries,
                       const float *keys, const float *values, struct state *states) {
   const int64_t group = layer->heads / layer->kv_heads, all = group * row->queries;
-  const float *key[BLOCK + 1], *value[BLOCK];
+  const float *key[BLOCK + 1], *value[BLOCK], *next_key[BLOCK], *next_value[BLOCK];
   for (int64_t at = from; at < to; at += BLOCK) {
     const int tokens = (int)(to - at < BLOCK ? to - at : BLOCK);
     for (int64_t kv_head = 0; kv_head < layer->kv_heads; kv_head++) {
@@ -213,9 +107,10 @@ static void attend_to(const struct layer *layer, const struct row *row, int64_t 
         key[j] = own_keys + row->slots[at + j] * layer->key_slot;
         value[j] = own_values + row->slots[at + j] * layer->value_slot;
         if (at + j + BLOCK >= to) continue;
-        fetch(own_keys + row->slots[at + j + BLOCK] * layer->key_slot, layer->key_width);
-        fetch(own_values + row->slots[at + j + BLOCK] * layer->value_slot, layer->value_width);
+        next_key[j] = own_keys + row->slots[at + j + BLOCK] * layer->key_slot;
+        next_value[j] = own_values + row->slots[at + j + BLOCK] * layer->value_slot;
       }
+      const int64_t behind = to - at - BLOCK;
       key[tokens] = key[0];
       for (int64_t first = 0; first < all; first += TILE) {
         float biases[TILE][BLOCK];
@@ -225,22 +120,18 @@ static void attend_to(const struct layer *layer, const struct row *row, int64_t 
           const int64_t query = (first + i) / group, head = kv_head * group + (first + i) % group;
           tile.query[i] = queries + (row->start + query) * layer->query_token + head * layer->query_head;
           tile.state[i] = &states[query * layer->heads + head];
-          tile.bias[i] = bias_of(row, query, at, tokens, biases[i]);
+          tile.bias[i] = bias_of(row, query, at, tokens, BLOCK, biases[i]);
         }
+        const int next = first > 0 || behind < 0 ? 0 : (int)(behind < BLOCK ? behind : BLOCK);
         switch (count) {
-          case 4: see(4, layer, &tile, key, value, tokens); break;
-          case 3: see(3, layer, &tile, key, value, tokens); break;
-          case 2: see(2, layer, &tile, key, value, tokens); break;
-          default: see(1, layer, &tile, key, value, tokens);
+          case 4: see(4, layer, &tile, key, value, tokens, next_key, next_value, next); break;
+          case 3: see(3, layer, &tile, key, value, tokens, next_key, next_value, next); break;
+          case 2: see(2, layer, &tile, key, value, tokens, next_key, next_value, next); break;
+          default: see(1, layer, &tile, key, value, tokens, next_key, next_value, next);
         }
       }
     }
   }
-}
-
-static void begin(struct state *states, int64_t count, float *values, int64_t width) {
-  memset(values, 0, count * width * sizeof(float));
-  for (int64_t i = 0; i < count; i++) states[i] = (struct state){-INFINITY, 0.0f, values + i * width};
 }
 
 /* Add what another thread has seen to what `state` has. */
@@ -251,10 +142,6 @@ static void join(struct state *state, const struct state *other, int64_t width) 
   for (int64_t at = 0; at < width; at++) state->values[at] = state->values[at] * own + other->values[at] * theirs;
   state->total = state->total * own + other->total * theirs;
   state->top = top;
-}
-
-static void finish(const struct state *state, int64_t width) {
-  for (int64_t at = 0; at < width; at++) state->values[at] /= state->total;
 }
 
 /* Numbers of memory that `attend` works in; most: of the row with the most new tokens. A thread shares two rows at most with others. */

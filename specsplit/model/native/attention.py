@@ -19,6 +19,9 @@ from torch import Tensor
 
 from specsplit.model.native.library import library
 
+_MANY: Final = 12
+"""New tokens from which on a row's keys and values are laid out for them. With one row it pays from 8 on, with eight from 16."""
+
 
 class SeenRow(NamedTuple):
     """New tokens of a row, and what they see."""
@@ -54,15 +57,17 @@ class SeenRows:
     def __init__(self, rows: Sequence[SeenRow]) -> None:
         self._kept: Final = [(np.ascontiguousarray(row.slots), np.ascontiguousarray(row.sees)) for row in rows]
         # what the addresses below are of
-        self.count: Final = len(rows)
-        self.most: Final = max(len(row.sees) for row in rows)
-        """Q of the row with the most new tokens."""
-        self.array: Final = (_Row * len(rows))(
-            *(
-                _Row(row.start, *sees.shape[:1], len(slots), sees.shape[1], slots.ctypes.data, sees.ctypes.data)
-                for row, (slots, sees) in zip(rows, self._kept, strict=True)
-            )
-        )
+        made = [
+            _Row(row.start, *sees.shape[:1], len(slots), sees.shape[1], slots.ctypes.data, sees.ctypes.data)
+            for row, (slots, sees) in zip(rows, self._kept, strict=True)
+        ]
+        few, many = ([each for each in made if (each.queries >= _MANY) is long] for long in (False, True))
+        self.few: Final = (_Row * len(few))(*few)
+        """Rows of few new tokens."""
+        self.most: Final = max((each.queries for each in few), default=0)
+        """Q of the one with the most."""
+        self.many: Final = (_Row * len(many))(*many)
+        """Rows of many."""
 
 
 class LayerKernel:
@@ -91,7 +96,13 @@ class LayerKernel:
         layer.query_token, layer.query_head, _ = query.stride()
         layer.scaling = scaling
         out = torch.empty(len(query), *self._shape, dtype=torch.float32)
-        work = torch.empty(self._kernels.working_numbers(self._reference, rows.most, threads), dtype=torch.float32)
-        addresses = (query.data_ptr(), *self._addresses, out.data_ptr(), work.data_ptr())
-        self._kernels.attend(self._reference, rows.array, rows.count, rows.most, *addresses, threads)
+        addresses = (query.data_ptr(), *self._addresses, out.data_ptr())
+        if rows.few:
+            work = torch.empty(self._kernels.working_numbers(self._reference, rows.most, threads), dtype=torch.float32)
+            few = rows.few, len(rows.few), rows.most
+            self._kernels.attend(self._reference, *few, *addresses, work.data_ptr(), threads)
+        if rows.many:
+            work = torch.empty(self._kernels.chunk_numbers(self._reference, threads), dtype=torch.float32)
+            many = rows.many, len(rows.many)
+            self._kernels.attend_chunks(self._reference, *many, *addresses, work.data_ptr(), threads)
         return out

@@ -29,7 +29,9 @@ WIDTH: Final = 8
 
 _log = logging.getLogger(__name__)
 
-_SOURCE: Final = Path(__file__).with_name("attention.c")
+_FOLDER: Final = Path(__file__).parent
+_UNITS: Final = ("attention", "chunks", "decoder")
+"""Sources in C, without their suffix."""
 _COMPILE: Final = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-fPIC")
 _MOST_SECONDS: Final = 120
 
@@ -38,8 +40,17 @@ _COUNT: Final = ctypes.c_int64
 _FUNCTIONS: Final = {
     "working_numbers": (_ADDRESS, _COUNT, _COUNT),
     "attend": (*(_ADDRESS,) * 2, *(_COUNT,) * 2, *(_ADDRESS,) * 5, _COUNT),
+    "chunk_numbers": (_ADDRESS, _COUNT),
+    "attend_chunks": (*(_ADDRESS,) * 2, _COUNT, *(_ADDRESS,) * 5, _COUNT),
+    "panel_width": (),
+    "product": (_ADDRESS, _COUNT, *(_ADDRESS,) * 2, _COUNT),
+    "mlp": (*(_ADDRESS,) * 3, _COUNT, *(_ADDRESS,) * 3, _COUNT),
+    "project": (_ADDRESS, _COUNT, *(_ADDRESS,) * 5, _COUNT),
+    "finish": (_ADDRESS, _COUNT, *(_ADDRESS,) * 5, _COUNT),
 }
-"""What they take. All return nothing but `working_numbers`, which returns a count."""
+"""What they take."""
+_COUNTING: Final = ("working_numbers", "chunk_numbers", "panel_width")
+"""Functions that return a count; others return nothing."""
 
 
 def library() -> ctypes.CDLL:
@@ -70,7 +81,7 @@ def found() -> ctypes.CDLL | str:
 
 
 def _load(folder: Path) -> ctypes.CDLL:
-    compiled = folder / f"attention-{_key()}.so"
+    compiled = folder / f"kernels-{_key()}.so"
     if not compiled.is_file():
         compiler = shutil.which("gcc")
         if compiler is None:
@@ -79,8 +90,7 @@ def _load(folder: Path) -> ctypes.CDLL:
     kernels = ctypes.CDLL(str(compiled))
     for name, takes in _FUNCTIONS.items():
         function = getattr(kernels, name)
-        function.argtypes, function.restype = takes, None
-    kernels.working_numbers.restype = _COUNT
+        function.argtypes, function.restype = takes, _COUNT if name in _COUNTING else None
     return kernels
 
 
@@ -98,8 +108,9 @@ def _kept() -> Path | None:
 
 
 def _key() -> str:
-    """What a compiled library depends on: the source, how it is compiled, and the processor."""
-    facts = (_SOURCE.read_text(), *_COMPILE, platform.machine(), *_processor())
+    """What a compiled library depends on: the sources, how they are compiled, and the processor."""
+    sources = (source.read_text() for source in sorted(_FOLDER.glob("*.[ch]")))
+    facts = (*sources, *_COMPILE, platform.machine(), *_processor())
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 
@@ -116,10 +127,11 @@ def _processor() -> list[str]:
 def _compile(compiler: str, wanted: Path) -> None:
     started = perf_counter()
     with tempfile.TemporaryDirectory(dir=wanted.parent) as folder:
-        compiled, linked = Path(folder, "attention.o"), Path(folder, "attention.so")
+        objects, linked = {unit: str(Path(folder, f"{unit}.o")) for unit in _UNITS}, Path(folder, "kernels.so")
         # Linked apart: with -fopenmp the linker would add a runtime of its own.
-        _run(compiler, *_COMPILE, "-c", str(_SOURCE), "-o", str(compiled))
-        _run(compiler, "-shared", str(compiled), "-o", str(linked), "-lm")
+        for unit, compiled in objects.items():
+            _run(compiler, *_COMPILE, "-c", str(_FOLDER / f"{unit}.c"), "-o", compiled)
+        _run(compiler, "-shared", *objects.values(), "-o", str(linked), "-lm")
         linked.replace(wanted)
     _log.info("kernels in C compiled in %.1f s, kept in %s", perf_counter() - started, wanted)
 

@@ -40,9 +40,9 @@ class RotaryAttention(nn.Module):
         self.qkv = qkv
         self.output = output
         self.norms = nn.ModuleList(norms)
-        self._heads: Final = tuple(heads)
-        self._width: Final = like.head_dim
-        self._scaling: Final = like.scaling
+        self.heads: Final = tuple(heads)
+        self.head_width: Final = like.head_dim
+        self.scaling: Final = like.scaling
 
     @classmethod
     def like(cls, module: Any) -> RotaryAttention | None:
@@ -70,8 +70,8 @@ class RotaryAttention(nn.Module):
         **_: Any,
     ) -> tuple[Tensor, None]:
         """[1, T, width], and cos and sin [1, T, D] -> [1, T, width]"""
-        tokens, (queries, keys) = hidden_states.shape[1], self._heads
-        projected = self.qkv(hidden_states).view(tokens, -1, self._width)  # [T, H + 2 K, D]
+        tokens, (queries, keys) = hidden_states.shape[1], self.heads
+        projected = self.qkv(hidden_states).view(tokens, -1, self.head_width)  # [T, H + 2 K, D]
         rotated = _rotated(self._normed(projected[:, : queries + keys]), *position_embeddings)
         heads_first = rotated.transpose(0, 1).unsqueeze(0)
         attended = forward_batch.attend(
@@ -79,7 +79,7 @@ class RotaryAttention(nn.Module):
             heads_first[:, :queries],
             heads_first[:, queries:],
             projected[:, queries + keys :].transpose(0, 1).unsqueeze(0),
-            self._scaling,
+            self.scaling,
             {},
         )
         return self.output(attended.reshape(1, tokens, -1)), None
@@ -88,7 +88,7 @@ class RotaryAttention(nn.Module):
         """[T, H + K, D] -> the same."""
         if not len(self.norms):
             return heads
-        split = heads.split(self._heads, dim=1)
+        split = heads.split(self.heads, dim=1)
         return torch.cat([norm(part) for norm, part in zip(self.norms, split, strict=True)], dim=1)
 
 

@@ -1,98 +1,76 @@
-"""A linear layer whose weights lie as oneDNN's kernels read them.
+"""Linear layers whose weights lie as the kernels that multiply them read them.
 
 `torch.nn.functional.linear` lays the weights out anew in every call that has few rows, which is every step of a verifier. Packed
-once, a call takes about half the time (docs/adr/0032). These are the operators that torch's own compiler calls on a CPU.
+once, a call takes half the time (docs/adr/0032) and less (docs/adr/0040).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from functools import lru_cache
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
-_ROWS: Final = 16
-"""The layout is chosen for about so many rows; it serves from 1 to hundreds about as well as one that is chosen for these."""
-_SIZES: Final = (
-    0,
-    *range(1, 5),
-    *range(6, 17, 2),
-    *range(20, 33, 4),
-    *range(40, 65, 8),
-    96,
-    128,
-    160,
-    192,
-    *range(256, 513, 64),
-)
-"""Numbers of rows that there are kernels for. oneDNN makes one for every number that it meets, and keeps each, in half a megabyte."""
-_READING: Final = 14
-"""So many rows of a product take as long as reading the weights does: rather than more of them are added, there are two products."""
-_LEAST: Final = 4 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 1
-"""Fewer rows than these take longer than these do, where weights come from memory."""
-_FAR: Final = 2**20
-"""Bytes of weights that do: of fewer much may be in a cache."""
-_TYPES: Final = (torch.float32, torch.bfloat16)
+from specsplit.model.layers.cpu.onednn import OneDnnWeights
+from specsplit.model.native import library
+from specsplit.model.native.weights import Weights
+
+_ONEDNN: Final = (torch.float32, torch.bfloat16)
+"""Types that it has kernels for."""
 
 
-@lru_cache(1024)
-def parts(count: int, least: int) -> tuple[tuple[int, int], ...]:
-    """How so many rows are multiplied: one product after the other, of (rows, rows added to them), with `least` rows at least."""
-    if not count:
-        return ((0, 0),)
-    above = bisect_left(_SIZES, max(count, least))
-    missing = _SIZES[above] - count if above < len(_SIZES) else count
-    if missing <= _READING:
-        return ((count, missing),)
-    below = _SIZES[above - 1]
-    return (below, 0), *parts(count - below, least)
+class _Packed(Protocol):
+    def product(self, rows: Tensor) -> Tensor:
+        """[..., in] -> [..., out], for any number of rows, none included."""
+        ...
 
 
-def can_pack(weight: Tensor) -> bool:
-    """Whether this build of torch has kernels for packed weights of this type on this device."""
-    return weight.device.type == "cpu" and weight.dtype in _TYPES and torch.backends.mkldnn.is_available()
+def native_weights(linear: nn.Module) -> Weights | None:
+    """Weights of a linear layer as kernels in C read them; None: there are no kernels for it."""
+    joined = _joined([linear])
+    return Weights(*joined) if joined is not None and _native(joined[0]) else None
+
+
+def _native(weight: Tensor) -> bool:
+    return weight.dtype == torch.float32 and library.obstacle() is None
+
+
+def _joined(modules: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None:
+    """Weight and bias of linear layers with their outputs side by side; None: they are something else, or not on the CPU."""
+    linear = [each for each in modules if type(each) is nn.Linear and each.weight.device.type == "cpu"]
+    biases: list[Tensor] = [each.bias for each in linear if each.bias is not None]
+    if len(linear) < len(modules) or len(biases) not in (0, len(linear)):
+        return None
+    return torch.cat([each.weight for each in linear]), torch.cat(biases) if biases else None
 
 
 class PackedLinear(nn.Module):
     """y = x W^T + b, for x [..., in] of any number of rows, none included."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """weight [out, in], bias [out]. Raises RuntimeError if the processor has no kernels for the type."""
+    def __init__(self, packed: _Packed, like: Tensor, bias: Tensor | None) -> None:
+        """like [out, in] and bias [out] were packed."""
         super().__init__()
-        self.weight = torch.empty(weight.shape, dtype=weight.dtype, device="meta")  # some models ask for its type
+        self.weight = torch.empty(like.shape, dtype=like.dtype, device="meta")  # some models ask for its type
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)  # some models tie another to it
-        self._bias: Final = bias
-        self._least: Final = _LEAST if weight.nbytes >= _FAR else 1
-        # Looked up here: a torch that was built without oneDNN has none of these.
-        self._product: Final = torch.ops.mkldnn._linear_pointwise.default
-        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
+        self.packed: Final = packed
 
     @classmethod
     def like(cls, *modules: nn.Module) -> PackedLinear | None:
-        """What may stand for linear layers that read the same, with their outputs side by side; None: for these nothing may."""
-        linear = [each for each in modules if type(each) is nn.Linear and can_pack(each.weight)]
-        weights: list[Tensor] = [each.weight for each in linear]
-        biases: list[Tensor] = [each.bias for each in linear if each.bias is not None]
-        if len(linear) < len(modules) or len(biases) not in (0, len(linear)):
+        """What may stand for linear layers that read the same, with their outputs side by side; None: for these nothing may.
+
+        Raises RuntimeError if the processor has no kernels for the type.
+        """
+        joined = _joined(modules)
+        if joined is None:
             return None
-        return cls(torch.cat(weights), torch.cat(biases) if biases else None)
+        weight, bias = joined
+        if _native(weight):
+            return cls(Weights(weight, bias), weight, bias)
+        if weight.dtype in _ONEDNN and torch.backends.mkldnn.is_available():
+            return cls(OneDnnWeights(weight, bias), weight, bias)
+        return None
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out]"""
-        if rows.dim() > 2 and len(rows) != 1:
-            return self(rows.flatten(0, -2)).unflatten(0, rows.shape[:-1])
-        split = parts(rows.shape[-2], self._least)
-        if len(split) == 1:
-            return self._multiplied(rows, *split[0])
-        each = zip(rows.split([count for count, _ in split], dim=-2), split, strict=True)
-        return torch.cat([self._multiplied(part, *sizes) for part, sizes in each], dim=-2)
-
-    def _multiplied(self, rows: Tensor, count: int, missing: int) -> Tensor:
-        """[..., count, in] -> [..., count, out], with so many rows added meanwhile."""
-        if not missing:
-            return self._product(rows, self._packed, self._bias, "none", [], "")
-        padded = pad(rows, (0, 0, 0, missing))
-        return self._product(padded, self._packed, self._bias, "none", [], "").narrow(-2, 0, count)
+        return self.packed.product(rows)

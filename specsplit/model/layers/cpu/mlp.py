@@ -7,11 +7,39 @@ from typing import Final
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from specsplit.model.layers.cpu.linear import PackedLinear
+from specsplit.model.layers.cpu.linear import PackedLinear, native_weights
+from specsplit.model.native.weights import Weights, gated_mlp
 
 _GATE: Final = "gate_proj"
 _UP: Final = "up_proj"
 _DOWN: Final = "down_proj"
+
+
+def mlp_like(module: nn.Module) -> NativeMlp | GatedMlp | None:
+    """What may stand for a module that is built of the same parts; None: this one is not. Whether it does the same is not looked at."""
+    parts = dict(module.named_children())
+    if not {_GATE, _UP, _DOWN} <= set(parts) <= {_GATE, _UP, _DOWN, "act_fn"}:
+        return None
+    gate, up, down = (parts[name] for name in (_GATE, _UP, _DOWN))
+    return NativeMlp.like(gate, up, down) or GatedMlp.like(gate, up, down)
+
+
+class NativeMlp(nn.Module):
+    """One call of a kernel in C."""
+
+    def __init__(self, gate: Weights, up: Weights, down: Weights) -> None:
+        super().__init__()
+        self.weights: Final[tuple[Weights, Weights, Weights]] = (gate, up, down)
+
+    @classmethod
+    def like(cls, gate: nn.Module, up: nn.Module, down: nn.Module) -> NativeMlp | None:
+        """What may stand for gate, up and down; None: nothing, as where there are no kernels in C."""
+        first, second, last = native_weights(gate), native_weights(up), native_weights(down)
+        return None if first is None or second is None or last is None else cls(first, second, last)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., T, width] -> [..., T, width]"""
+        return gated_mlp(*self.weights, hidden)
 
 
 class GatedMlp(nn.Module):
@@ -23,13 +51,10 @@ class GatedMlp(nn.Module):
         self.down = down
 
     @classmethod
-    def like(cls, module: nn.Module) -> GatedMlp | None:
-        """What may stand for a module that is built of the same parts; None: this one is not. Whether it does the same is not looked at."""
-        parts = dict(module.named_children())
-        if not {_GATE, _UP, _DOWN} <= set(parts) <= {_GATE, _UP, _DOWN, "act_fn"}:
-            return None
-        gate_up, down = PackedLinear.like(parts[_GATE], parts[_UP]), PackedLinear.like(parts[_DOWN])
-        return None if gate_up is None or down is None else cls(gate_up, down)
+    def like(cls, gate: nn.Module, up: nn.Module, down: nn.Module) -> GatedMlp | None:
+        """What may stand for gate, up and down; None: nothing."""
+        both, last = PackedLinear.like(gate, up), PackedLinear.like(down)
+        return None if both is None or last is None else cls(both, last)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., T, width] -> [..., T, width]"""

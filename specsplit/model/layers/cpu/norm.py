@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ class RmsNorm(nn.Module):
         super().__init__()
         count = len(weight)
         self.weight = weight  # some models ask for its type
+        self.epsilon: Final = eps
         self._scaled = weight * sqrt(count)
         self._least = torch.tensor(sqrt(count * eps), dtype=weight.dtype)
 

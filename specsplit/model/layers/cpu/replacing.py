@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from specsplit.model.layers.cpu.attention import RotaryAttention
+from specsplit.model.layers.cpu.decoder import NativeLayer
 from specsplit.model.layers.cpu.linear import PackedLinear
-from specsplit.model.layers.cpu.mlp import GatedMlp
+from specsplit.model.layers.cpu.mlp import mlp_like
 from specsplit.model.layers.cpu.norm import RmsNorm
 from specsplit.model.layers.recurrent import RecurrentModule
 from specsplit.model.layers.sharded import ShardedMlp
@@ -81,15 +82,17 @@ class _Replacing:
                 replacement = self.agreeing(child, PackedLinear.like, _called)
             if replacement is None:
                 count += self.below(child, rotary, linear=linear and not hasattr(child, "self_attn"))
+                replacement = None if rotary is None else self.agreeing(child, NativeLayer.like, _Passing(rotary))
             else:
-                setattr(root, name, replacement)
                 count += 1
+            if replacement is not None:
+                setattr(root, name, replacement)
         return count
 
     def _replacement(self, module: nn.Module, rotary: nn.Module | None) -> nn.Module | None:
         return (
             self.agreeing(module, RmsNorm.like, _called)
-            or self.agreeing(module, GatedMlp.like, _called)
+            or self.agreeing(module, mlp_like, _called)
             or (None if rotary is None else self.agreeing(module, RotaryAttention.like, _Attending(rotary)))
         )
 
@@ -100,7 +103,7 @@ class _Replacing:
             replacement = like(module)
             if replacement is None:
                 return None
-            shape = (like, getattr(call, "rotary", None), _shape(module, self._met))
+            shape = (like, getattr(call, "rotary", None), self._kind(module, replacement))
             if shape not in self._agree:
                 self._agree[shape] = False  # if it raises
                 self._agree[shape] = _same(module, replacement, like, call)
@@ -112,6 +115,12 @@ class _Replacing:
             return None
         return replacement
 
+    def _kind(self, module: nn.Module, replacement: nn.Module) -> Hashable:
+        """What modules have in common of which one is tried for all."""
+        if isinstance(replacement, NativeLayer):  # its parts were tried: what is left is how they are put together
+            return type(module), replacement.sizes, *_facts(module, self._met)
+        return _shape(module, self._met)
+
 
 def _same(module: nn.Module, replacement: nn.Module, like: _Like, call: _Call) -> bool:
     """Whether both give the same numbers in float32."""
@@ -119,7 +128,8 @@ def _same(module: nn.Module, replacement: nn.Module, like: _Like, call: _Call) -
     exact = first.dtype == torch.float32
     one = module if exact else deepcopy(module).float()
     other = replacement if exact else like(one)
-    rows = torch.randn(1, _TOKENS, first.shape[-1], generator=torch.Generator().manual_seed(0))
+    width = replacement.sizes[0] if isinstance(replacement, NativeLayer) else first.shape[-1]
+    rows = torch.randn(1, _TOKENS, width, generator=torch.Generator().manual_seed(0))
     return other is not None and all(_close(call(one, at * rows), call(other, at * rows)) for at in _SCALES)
 
 
@@ -156,8 +166,8 @@ def _called(module: nn.Module, rows: Tensor) -> Tensor:
     return module(rows)
 
 
-class _Attending:
-    """Calls an attention module as a decoder layer does, at the first positions of the context and at the last."""
+class _Passing:
+    """Calls a decoder layer as a model does, at the first positions of the context and at the last."""
 
     def __init__(self, rotary: nn.Module) -> None:
         """`rotary` makes cos and sin of positions."""
@@ -168,9 +178,14 @@ class _Attending:
         positions = torch.arange(rows.shape[1])
         positions[rows.shape[1] // 2 :] += self._context - rows.shape[1]
         embeddings = self.rotary(rows, positions[None])
-        return module(hidden_states=rows, position_embeddings=embeddings, attention_mask=None, forward_batch=Causal())[
-            0
-        ]
+        return module(hidden_states=rows, position_embeddings=embeddings, attention_mask=None, forward_batch=Causal())
+
+
+class _Attending(_Passing):
+    """Calls an attention module as a decoder layer does."""
+
+    def __call__(self, module: nn.Module, rows: Tensor) -> Tensor:
+        return super().__call__(module, rows)[0]
 
 
 class Causal:

@@ -1,0 +1,87 @@
+"""A whole decoder layer of Llama and its descendants: kernels in C before and behind its attention.
+
+T   tokens      W   width of a hidden state      D   width of a head
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from specsplit.model.attention.interface import ForwardBatch
+from specsplit.model.layers.cpu.attention import RotaryAttention
+from specsplit.model.layers.cpu.linear import PackedLinear
+from specsplit.model.layers.cpu.mlp import NativeMlp
+from specsplit.model.layers.cpu.norm import RmsNorm
+from specsplit.model.native.decoder import DecoderKernel, Heads, Norm, Products
+from specsplit.model.native.weights import Weights
+
+_ATTENTION: Final = "self_attn"
+_MLP: Final = "mlp"
+_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
+
+
+class NativeLayer(nn.Module):
+    """x + attention(norm(x)), and of that y + mlp(norm(y))."""
+
+    def __init__(self, attention: RotaryAttention, kernel: DecoderKernel) -> None:
+        super().__init__()
+        self.layer_idx: Final = attention.layer_idx
+        self.sizes: Final = kernel.sizes
+        self._kernel: Final = kernel
+        self._queries, self._keys = attention.heads
+        self._scaling: Final = attention.scaling
+
+    @classmethod
+    def like(cls, layer: nn.Module) -> NativeLayer | None:
+        """What may stand for a layer whose parts were replaced; None: this one is built otherwise. Whether it does the same is not looked
+        at."""
+        parts = dict(layer.named_children())
+        if set(parts) != {_ATTENTION, _MLP, *_NORMS}:
+            return None
+        attention, mlp, (first, second) = parts[_ATTENTION], parts[_MLP], (_norm(parts[name]) for name in _NORMS)
+        if (
+            not isinstance(attention, RotaryAttention)
+            or not isinstance(mlp, NativeMlp)
+            or first is None
+            or second is None
+        ):
+            return None
+        projections, output, norms = (
+            _weights(attention.qkv),
+            _weights(attention.output),
+            [_norm(each) for each in attention.norms],
+        )
+        if projections is None or output is None or None in norms:
+            return None
+        of_queries, of_keys = norms or (None, None)
+        count, kv_count = attention.heads
+        heads = Heads(count, kv_count, attention.head_width, of_queries, of_keys)
+        made = cls(attention, DecoderKernel(heads, first, second, Products(projections, output, *mlp.weights)))
+        for name, value in vars(layer).items():  # some models ask what a layer sees
+            if isinstance(value, str):
+                setattr(made, name, value)
+        return made
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        *,
+        forward_batch: ForwardBatch,
+        **_: Any,
+    ) -> Tensor:
+        """[1, T, W], and cos and sin [1, T, D] -> [1, T, W]"""
+        heads_first = self._kernel.project(hidden_states, *position_embeddings).transpose(0, 1).unsqueeze(0)
+        queries, keys, values = heads_first.split((self._queries, self._keys, self._keys), dim=1)
+        seen = forward_batch.attend(self.layer_idx, queries, keys, values, self._scaling, {})
+        return self._kernel.finish(hidden_states, seen)
+
+
+def _norm(module: nn.Module) -> Norm | None:
+    return Norm(module.weight, module.epsilon) if isinstance(module, RmsNorm) else None
+
+
+def _weights(linear: nn.Module) -> Weights | None:
+    return linear.packed if isinstance(linear, PackedLinear) and isinstance(linear.packed, Weights) else None

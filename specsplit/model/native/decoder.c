@@ -1,0 +1,169 @@
+/* What a decoder layer of Llama and its descendants does around its attention, in float32.
+
+   T   tokens     I, O   numbers of a row that goes into a product, and that comes out
+   W   width of a hidden state      H, K   query heads, KV heads     D   width of a head     M   width inside of the MLP
+
+   Threads share out panels of weights, or rows where there are no weights. */
+
+#include <math.h>
+#include <omp.h>
+#include <stddef.h>
+
+#include "product.h"
+
+struct weights {
+  const float *panels; /* [panels, I, PANEL] */
+  const float *bias;   /* [panels, PANEL], or NULL */
+  int64_t in, out;     /* I, O */
+};
+
+struct norm {
+  const float *weight; /* NULL: there is none */
+  float epsilon;
+};
+
+struct decoder {
+  int64_t width, heads, kv_heads, head_width; /* W, H, K, D */
+  struct norm before_attention, of_queries, of_keys, before_mlp;
+  struct weights projections, output; /* W to (H + 2 K) D, of queries, keys, values; H D to W */
+  struct weights gate, up, down;      /* W to M, M to W */
+};
+
+/* What becomes of sums. */
+enum how {
+  STORED,
+  ADDED,     /* to what `to` points at, number by number, from `before` */
+  SWITCHED,  /* x to x sigmoid(x): SiLU (Hendrycks and Gimpel, arXiv 1606.08415) */
+  MULTIPLIED /* with what is there */
+};
+
+INLINE vec silu(vec x) {
+  const ivec negative = x < 0;
+  const vec small = exponential((vec)(((ivec)x & negative) | ((ivec)-x & ~negative)));
+  const vec numerator = (vec)(((ivec)small & negative) | ((ivec)((vec){0} + 1.0f) & ~negative));
+  return x * numerator / (small + 1.0f);
+}
+
+/* Write sums of one row in one panel to its `count` numbers there. */
+INLINE void keep(enum how how, float sums[PANEL], const float *bias, const float *before, float *to, int64_t count) {
+  for (int x = 0; x < PANEL; x += WIDTH) {
+    vec *each = (vec *)(sums + x);
+    if (bias) *each += *(const vec *)(bias + x);
+    if (how == SWITCHED) *each = silu(*each);
+  }
+  for (int64_t x = 0; x < count; x++)
+    to[x] = how == ADDED ? sums[x] + before[x] : how == MULTIPLIED ? sums[x] * to[x] : sums[x];
+}
+
+/* Products of rows from [T, I] with one panel, to and before [T, O]. */
+static void multiply_panel(enum how how, const float *from, int64_t rows, const struct weights *weights, int64_t panel,
+                           const float *before, float *to) {
+  const int64_t tiles = tiles_of(rows), in = weights->in, out = weights->out, column = panel * PANEL;
+  const int64_t count = out - column < PANEL ? out - column : PANEL;
+  const float *numbers = weights->panels + column * in, *bias = weights->bias ? weights->bias + column : NULL;
+  float sums[TILE_ROWS][PANEL];
+  for (int64_t tile = 0; tile < tiles; tile++) {
+    const int64_t first = first_of(tile, tiles, rows), last = first_of(tile + 1, tiles, rows);
+    multiply_rows(last - first, from + first * in, in, numbers, in, sums[0], PANEL);
+    for (int64_t row = first; row < last; row++) {
+      const int64_t place = row * out + column;
+      keep(how, sums[row - first], bias, how == ADDED ? before + place : NULL, to + place, count);
+    }
+  }
+}
+
+/* Root mean square norm (arXiv 1910.07467) of `count` numbers. */
+INLINE void normalise(const struct norm *norm, const float *from, float *to, int64_t count) {
+  vec squares = {0};
+  int64_t at = 0;
+  for (; at + WIDTH <= count; at += WIDTH) {
+    const vec x = *(const vec *)(from + at);
+    squares += x * x;
+  }
+  float total = sum(squares);
+  for (; at < count; at++) total += from[at] * from[at];
+  const float scale = 1.0f / sqrtf(total / (float)count + norm->epsilon);
+  for (at = 0; at < count; at++) to[at] = from[at] * scale * norm->weight[at];
+}
+
+static void multiply(enum how how, const float *from, int64_t rows, const struct weights *weights, const float *before,
+                     float *to) {
+#pragma omp for schedule(static)
+  for (int64_t panel = 0; panel < panels_of(weights->out); panel++) multiply_panel(how, from, rows, weights, panel, before, to);
+}
+
+INLINE void normalise_rows(const struct norm *norm, const float *from, float *to, int64_t rows, int64_t width) {
+#pragma omp for schedule(static)
+  for (int64_t row = 0; row < rows; row++) normalise(norm, from + row * width, to + row * width, width);
+}
+
+/* silu(gate(x)) up(x), to [T, M] */
+INLINE void multiply_gated(const float *from, int64_t rows, const struct weights *gate, const struct weights *up, float *to) {
+#pragma omp for schedule(static)
+  for (int64_t panel = 0; panel < panels_of(gate->out); panel++) {
+    multiply_panel(SWITCHED, from, rows, gate, panel, NULL, to);
+    multiply_panel(MULTIPLIED, from, rows, up, panel, NULL, to);
+  }
+}
+
+/* x cos + rotate_half(x) sin (arXiv 2104.09864) of a head, cos and sin [D]. */
+INLINE void rotate(float *head, const float *cos, const float *sin, int64_t width) {
+  const int64_t half = width / 2;
+  for (int64_t i = 0; i < half; i++) {
+    const float first = head[i], second = head[half + i];
+    head[i] = first * cos[i] - second * sin[i];
+    head[half + i] = second * cos[half + i] + first * sin[half + i];
+  }
+}
+
+int64_t panel_width(void) {
+  return PANEL;
+}
+
+/* y = x W^T + b, from [T, I] to [T, O] */
+void product(const struct weights *weights, int64_t rows, const float *from, float *to, int64_t threads) {
+#pragma omp parallel num_threads((int)threads)
+  multiply(STORED, from, rows, weights, NULL, to);
+}
+
+/* down(silu(gate(x)) up(x)), from and to [T, W], by way of gated [T, M] */
+void mlp(const struct weights *gate, const struct weights *up, const struct weights *down, int64_t rows, const float *from,
+         float *gated, float *to, int64_t threads) {
+#pragma omp parallel num_threads((int)threads)
+  {
+    multiply_gated(from, rows, gate, up, gated);
+    multiply(STORED, gated, rows, down, NULL, to);
+  }
+}
+
+/* Queries and keys, rotated by cos and sin [T, D], and values, to [T, H + 2 K, D], of hidden states [T, W], by way of normed [T, W]. */
+void project(const struct decoder *decoder, int64_t rows, const float *hidden, const float *cos, const float *sin, float *normed,
+             float *to, int64_t threads) {
+  const int64_t width = decoder->head_width, turned = decoder->heads + decoder->kv_heads, all = turned + decoder->kv_heads;
+#pragma omp parallel num_threads((int)threads)
+  {
+    normalise_rows(&decoder->before_attention, hidden, normed, rows, decoder->width);
+    multiply(STORED, normed, rows, &decoder->projections, NULL, to);
+#pragma omp for schedule(static)
+    for (int64_t each = 0; each < rows * turned; each++) {
+      const int64_t row = each / turned, head = each % turned;
+      float *place = to + (row * all + head) * width;
+      const struct norm *norm = head < decoder->heads ? &decoder->of_queries : &decoder->of_keys;
+      if (norm->weight) normalise(norm, place, place, width);
+      rotate(place, cos + row * width, sin + row * width, width);
+    }
+  }
+}
+
+/* The layer's hidden states to [T, W], of those that it reads and of what its heads have seen [T, H, D], by way of normed [T, W] and
+   gated [T, M]. */
+void finish(const struct decoder *decoder, int64_t rows, const float *hidden, const float *seen, float *normed, float *gated, float *to,
+            int64_t threads) {
+#pragma omp parallel num_threads((int)threads)
+  {
+    multiply(ADDED, seen, rows, &decoder->output, hidden, to);
+    normalise_rows(&decoder->before_mlp, to, normed, rows, decoder->width);
+    multiply_gated(normed, rows, &decoder->gate, &decoder->up, gated);
+    multiply(ADDED, gated, rows, &decoder->down, to, to);
+  }
+}

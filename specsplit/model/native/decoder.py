@@ -1,0 +1,123 @@
+"""A decoder layer of Llama and its descendants around its attention, as two calls of kernels in C.
+
+T   tokens      W   width of a hidden state      H, K   query heads, KV heads      D   width of a head
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from specsplit.model.native.library import library
+from specsplit.model.native.weights import Weights, WeightsStruct, checked
+
+
+class Norm(NamedTuple):
+    """A root mean square norm."""
+
+    weight: Tensor
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What becomes of a hidden state before attention."""
+
+    count: int
+    """H"""
+    kv_count: int
+    """K"""
+    width: int
+    """D"""
+    of_queries: Norm | None
+    of_keys: Norm | None
+    """Norms of each head, before it is rotated."""
+
+
+class Products(NamedTuple):
+    """The weights of a layer."""
+
+    projections: Weights
+    """W to (H + 2 K) D: queries, keys, values."""
+    output: Weights
+    """H D to W."""
+    gate: Weights
+    up: Weights
+    down: Weights
+
+
+class _Norm(ctypes.Structure):
+    _fields_ = (("weight", ctypes.c_void_p), ("epsilon", ctypes.c_float))
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("width", "heads", "kv_heads", "head_width")),
+        *((name, _Norm) for name in ("before_attention", "of_queries", "of_keys", "before_mlp")),
+        *((name, WeightsStruct) for name in Products._fields),
+    )
+
+
+class DecoderKernel:
+    """One layer's weights, and what is computed with them."""
+
+    def __init__(self, heads: Heads, before_attention: Norm, before_mlp: Norm, products: Products) -> None:
+        """All in float32, on the CPU. Raises LoadError where there are no kernels."""
+        self._kernels: Final = library()
+        self._kept: Final = heads, before_attention, before_mlp, products  # what the addresses below are of
+        norms = (before_attention, heads.of_queries, heads.of_keys, before_mlp)
+        self._layer: Final = _Layer(
+            products.projections.into,
+            heads.count,
+            heads.kv_count,
+            heads.width,
+            *(_Norm() if norm is None else _Norm(norm.weight.data_ptr(), norm.epsilon) for norm in norms),
+            *(weights.struct for weights in products),
+        )
+        self._reference: Final = ctypes.byref(self._layer)
+        self._heads: Final = heads.count + 2 * heads.kv_count, heads.width
+        self._inside: Final = products.gate.out
+        self.sizes: Final = (
+            self._layer.width,
+            heads.count,
+            heads.kv_count,
+            heads.width,
+            self._inside,
+            *(None if norm is None else norm.epsilon for norm in norms),
+        )
+        """W, H, K, D, the width inside of the MLP, and epsilons of norms, where there is one."""
+
+    def project(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotated queries and keys, and values, [T, H + 2 K, D], of hidden states [1, T, W]; cos and sin [1, T, D].
+
+        Raises ValueError for another type or width.
+        """
+        width = self._layer.width
+        tokens = hidden.numel() // width
+        hidden, cos, sin = (
+            checked(each, tokens, n) for each, n in ((hidden, width), (cos, self._heads[1]), (sin, self._heads[1]))
+        )
+        normed = torch.empty(tokens, width, dtype=torch.float32)
+        out = torch.empty(tokens, *self._heads, dtype=torch.float32)
+        addresses = (each.data_ptr() for each in (hidden, cos, sin, normed, out))
+        self._kernels.project(self._reference, tokens, *addresses, torch.get_num_threads())
+        return out
+
+    def finish(self, hidden: Tensor, seen: Tensor) -> Tensor:
+        """The layer's hidden states [1, T, W], of those that it reads and of what its heads have seen [1, T, H, D].
+
+        Raises ValueError for another type or width.
+        """
+        width = self._layer.width
+        tokens = hidden.numel() // width
+        hidden, seen = checked(hidden, tokens, width), checked(seen, tokens * self._layer.heads, self._heads[1])
+        normed = torch.empty(tokens, width, dtype=torch.float32)
+        gated = torch.empty(tokens, self._inside, dtype=torch.float32)
+        out = torch.empty_like(hidden)
+        addresses = (each.data_ptr() for each in (hidden, seen, normed, gated, out))
+        self._kernels.finish(self._reference, tokens, *addresses, torch.get_num_threads())
+        return out

@@ -1,0 +1,68 @@
+"""Weights in float32 as the kernels in C read them, and what is made with them alone.
+
+T   rows      I, O   numbers of a row that goes in, and that comes out      M   numbers of a row inside of an MLP
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specsplit.model.native.library import library
+
+
+class WeightsStruct(ctypes.Structure):
+    """`struct weights` of product.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("panels", "bias")),
+        *((name, ctypes.c_int64) for name in ("into", "out")),
+    )
+
+
+class Weights:
+    """A weight [O, I] and a bias [O] or none, laid out anew."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Take a weight and a bias in float32, on the CPU. Raises LoadError where there are no kernels."""
+        self._kernels: Final = library()
+        panel = self._kernels.panel_width()
+        self.out, self.into = weight.shape
+        missing = -self.out % panel
+        self._panels: Final = pad(weight, (0, 0, 0, missing)).view(-1, panel, self.into).transpose(1, 2).contiguous()
+        self._bias: Final = None if bias is None else pad(bias, (0, missing)).contiguous()
+        address = None if self._bias is None else self._bias.data_ptr()
+        self.struct: Final = WeightsStruct(self._panels.data_ptr(), address, self.into, self.out)
+        self.reference: Final = ctypes.byref(self.struct)
+
+    def product(self, rows: Tensor) -> Tensor:
+        """[..., I] -> [..., O]. Raises ValueError for rows of another type or width."""
+        count = rows.numel() // self.into
+        rows, out = checked(rows, count, self.into), torch.empty(*rows.shape[:-1], self.out, dtype=torch.float32)
+        self._kernels.product(self.reference, count, rows.data_ptr(), out.data_ptr(), torch.get_num_threads())
+        return out
+
+
+def checked(rows: Tensor, count: int, width: int) -> Tensor:
+    """So many rows [..., width] that lie one behind the other. Raises ValueError for another type, number or width."""
+    right = rows.shape[-1] == width and rows.numel() == count * width
+    if not right or rows.dtype != torch.float32 or rows.device.type != "cpu":
+        said = f"{list(rows.shape)} {rows.dtype} on {rows.device}"
+        raise ValueError(f"rows are {said}; the kernel takes {count} of {width} float32 on a CPU")
+    return rows.contiguous()
+
+
+def gated_mlp(gate: Weights, up: Weights, down: Weights, rows: Tensor) -> Tensor:
+    """down(silu(gate(x)) up(x)), for x [..., I] -> [..., O]. Raises ValueError for rows of another type or width."""
+    count = rows.numel() // gate.into
+    rows = checked(rows, count, gate.into)
+    gated = torch.empty(count, gate.out, dtype=torch.float32)
+    out = torch.empty(*rows.shape[:-1], down.out, dtype=torch.float32)
+    structs = gate.reference, up.reference, down.reference
+    addresses = rows.data_ptr(), gated.data_ptr(), out.data_ptr()
+    library().mlp(*structs, count, *addresses, torch.get_num_threads())
+    return out
