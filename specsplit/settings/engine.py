@@ -43,7 +43,7 @@ class EngineSettings(MemberSettings):
     first start; kernels are kept where TORCHINDUCTOR_CACHE_DIR says. Not for a group."""
     cpu_layers: Literal["auto", "off"] = "auto"
     """auto has a CPU run faster modules in the place of transformers' own, where they give the same numbers: kernels in C in float32 where
-    gcc is, else weights packed for oneDNN and fewer operations around them; a tied LM head is then held twice. off leaves all as it is,
+    gcc is, else weights packed for oneDNN and fewer operations around them, and a tied LM head twice. off leaves all as it is,
     and so do compile = regional and a target that is split (tp_size)."""
     threads: Count = Field(default=1, ge=1)
     """CPU threads of one forward."""

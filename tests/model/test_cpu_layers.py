@@ -346,6 +346,74 @@ def test_a_layer_that_puts_its_parts_together_otherwise_stays_and_its_parts_are_
         assert (found["attention"], found["mlp"], found["norm"], found["layer"]) == (1, 1, 3, whole)
 
 
+def gate_with_one_number(model: Any) -> str:
+    model.model.layers[0].mlp.gate_proj = nn.Linear(32, 1, bias=False)
+    return "mlp"
+
+
+def up_twice_as_wide(model: Any) -> str:
+    """And its gate beside it, both of which the last projection reads."""
+    mlp = model.model.layers[0].mlp
+    mlp.gate_proj = nn.Linear(32, 24, bias=False)
+    mlp.up_proj = nn.Linear(32, 24, bias=False)
+    override(mlp, lambda own, x: mlp.down_proj(torch.cat([mlp.gate_proj(x), mlp.up_proj(x)], -1)))
+    return "mlp"
+
+
+def values_of_more_heads_than_keys(model: Any) -> str:
+    attention_in(model).v_proj = nn.Linear(32, 32, bias=False)
+    return "layer"
+
+
+@pytest.mark.parametrize("change", [gate_with_one_number, up_twice_as_wide, values_of_more_heads_than_keys])
+def test_parts_that_do_not_fit_one_another_are_not_put_together(
+    llama_of: Callable[..., LlamaForCausalLM], change: Callable[[Any], str]
+) -> None:
+    """Kernels in C do not look at sizes: they would write where nothing is."""
+    model = llama_of()
+    part = change(model)
+    replace_layers(model)
+    assert not replaced(model)[part]
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_a_layer_with_numbers_of_its_own_stays(llama_of: Callable[..., LlamaForCausalLM], kind: str) -> None:
+    """The first layer's may change nothing, and the others' may."""
+    model: Any = llama_of(num_hidden_layers=2)
+    for number, layer in enumerate(model.model.layers):
+        scale = torch.tensor([1.0 - 0.5 * number])
+        if kind == "buffer":
+            layer.register_buffer("scale", scale)
+        else:
+            layer.scale = nn.Parameter(scale, requires_grad=False)
+        override(layer, lambda own, hidden, **options: own.args[0].scale * own(hidden, **options))
+    replace_layers(model)
+    assert replaced(model)["layer"] == 0 and replaced(model)["attention"] == 2
+
+
+def test_a_layer_that_says_nothing_says_nothing_of_others(llama_of: Callable[..., LlamaForCausalLM]) -> None:
+    model: Any = llama_of(num_hidden_layers=3)
+    first, second, _ = model.model.layers
+    first.mlp.down_proj.weight.data.zero_()
+    override(first.mlp, lambda own, x: 0.5 * own(x))
+    second.mlp.__class__ = type(first.mlp)
+    replace_layers(model)
+    assert replaced(model)["mlp"] == 2, "the one of zeros, and the last one"
+
+
+def test_embeddings_that_are_the_lm_head_are_held_once(
+    saved: Saved, tiny_config: Callable[..., dict[str, Any]], native: bool
+) -> None:
+    torch.manual_seed(7)
+    folder = saved(LlamaConfig(**tiny_config(tie_word_embeddings=True)))
+    plain, fast = (CausalLM.load(folder, num_pages=32, page_size=4, cpu_layers=on) for on in (False, True))
+    embeddings: Any = fast.model.get_input_embeddings()
+    assert embeddings.weight.is_meta == native
+    tokens = torch.tensor([[0, 5, 49], [5, 17, 1]])
+    assert torch.equal(embeddings(tokens), plain.model.get_input_embeddings()(tokens))
+    assert_as_exact_as_transformers(fast, plain, folder)
+
+
 def test_a_norm_with_another_epsilon_than_it_says_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
     model = llama_of(rms_norm_eps=1e-5)
     other = nn.RMSNorm(32, eps=1e-6)

@@ -116,6 +116,17 @@ def test_a_number_that_is_none_is_not_passed_over() -> None:
 
 
 @needs_gcc
+@pytest.mark.parametrize("new", [1, 12], ids=["few", "many"])
+@pytest.mark.parametrize("numbers", [32, 64, 80])
+def test_nothing_but_numbers_that_are_none_makes_none(new: int, numbers: int) -> None:
+    """Whole blocks of them, which are all that was seen so far."""
+    keys, values = torch.randn(2, 100, 1, 8, generator=torch.Generator().manual_seed(0))
+    keys[:numbers] = torch.nan
+    rows = [SeenRow(0, np.arange(100), np.tri(new, dtype=np.bool_))]
+    assert LayerKernel(2, keys, values).attend(SeenRows(rows), torch.ones(new, 2, 8), 1.0, 2).isnan().all()
+
+
+@needs_gcc
 def test_very_different_scores_do_not_overflow() -> None:
     keys = torch.zeros(40, 1, 8)
     keys[:, 0, 0] = torch.linspace(-3e4, 3e4, 40)
@@ -166,6 +177,23 @@ def test_it_is_compiled_once_for_a_machine(anew: Path, monkeypatch: pytest.Monke
     library.found.cache_clear()
     monkeypatch.setenv("PATH", "")  # no compiler is needed any more
     assert library.obstacle() is None
+
+
+@needs_gcc
+def test_a_library_that_is_broken_is_compiled_anew(
+    anew: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert library.obstacle() is None
+    (kept,) = anew.iterdir()
+    broken = (
+        tmp_path / "other" / "specsplit" / "native" / kept.name
+    )  # one that was loaded is not loaded from its file again
+    broken.parent.mkdir(parents=True, mode=0o700)
+    broken.write_bytes(kept.read_bytes()[:100])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    library.found.cache_clear()
+    assert library.obstacle() is None and broken.stat().st_size == kept.stat().st_size
+    assert "cannot be loaded and is compiled anew" in caplog.text
 
 
 @needs_gcc

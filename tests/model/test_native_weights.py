@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from specsplit.model.native import library
-from specsplit.model.native.weights import Weights, gated_mlp
+from specsplit.model.native.weights import GatedWeights, Weights
 
 pytestmark = pytest.mark.skipif(library.obstacle() is not None, reason=str(library.obstacle()))
 
@@ -59,7 +59,7 @@ def test_gated_mlps_are_rounded_and_nothing_else(rows: int, sizes: tuple[int, in
     width, inside = sizes
     gate, up, down = torch.randn(inside, width), torch.randn(inside, width), torch.randn(width, inside)
     x = scale * torch.randn(rows, width)
-    found = gated_mlp(Weights(gate, None), Weights(up, None), Weights(down, None), x)
+    found = GatedWeights(Weights(gate, None), Weights(up, None), Weights(down, None)).product(x)
     gates, ups, downs, exactly = (each.double().T for each in (gate, up, down, x.T))
     exact = (silu(exactly @ gates) * (exactly @ ups)) @ downs
     sizes_added = ((exactly.abs() @ gates.abs()) * (exactly.abs() @ ups.abs())) @ downs.abs()
@@ -86,3 +86,23 @@ def test_rows_that_lie_apart_are_read_where_they_are() -> None:
     weight, rows = torch.randn(7, 6), torch.randn(6, 5).T
     assert not rows.is_contiguous()
     torch.testing.assert_close(Weights(weight, None).product(rows), rows @ weight.T)
+
+
+@given(st.integers(1, 70), st.integers(1, 20), st.data())
+def test_rows_of_a_weight_are_read_back_as_they_were(out: int, into: int, data: st.DataObject) -> None:
+    weight = torch.randn(out, into)
+    indices = torch.tensor(data.draw(st.lists(st.integers(0, out - 1), max_size=9)), dtype=torch.long)
+    assert torch.equal(Weights(weight, None).rows(indices), weight[indices])
+
+
+@pytest.mark.parametrize("index", [-1, 5])
+def test_a_row_that_a_weight_does_not_have_is_refused(index: int) -> None:
+    """Its last panel is filled up with rows of zeros."""
+    with pytest.raises(IndexError, match="of a weight of 5"):
+        Weights(torch.ones(5, 3), None).rows(torch.tensor([0, index]))
+
+
+def test_weights_of_an_mlp_that_do_not_fit_are_refused() -> None:
+    wide, narrow = Weights(torch.ones(6, 4), None), Weights(torch.ones(5, 4), None)
+    with pytest.raises(ValueError, match="do not fit"):
+        GatedWeights(narrow, wide, Weights(torch.ones(4, 6), None)).product(torch.ones(1, 4))

@@ -21,7 +21,7 @@ from specsplit.model.attention.latent import LatentAttention, latent_attention
 from specsplit.model.attention.support import check_config, measure, refusing
 from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, SharedGraphs, StaticAttention
 from specsplit.model.layers.capture import Capture, Hidden, decoder_layers
-from specsplit.model.layers.cpu import packed, replace_layers
+from specsplit.model.layers.cpu import PackedEmbedding, packed, replace_layers
 from specsplit.model.layers.positions import tell_positions
 from specsplit.model.layers.recurrent import recurrent_modules
 from specsplit.model.layers.regional import Backend, compile_layers
@@ -270,9 +270,11 @@ class CausalLM(ModelRunner):
         Ranks that share its MLPs, and run together or not at all, are not asked.
         """
         replace_layers(self.model)
-        output = self.model.get_output_embeddings()
+        embeddings, output = self.model.get_input_embeddings(), self.model.get_output_embeddings()
         if output is not None:
-            self.model.set_output_embeddings(packed(output))
+            self.model.set_output_embeddings(found := packed(output))
+            if (rows := PackedEmbedding.like(embeddings, output, found)) is not None:
+                self.model.set_input_embeddings(rows)
         if not len(self.blocks):
             probe_replaced(self, trees)
 

@@ -25,7 +25,7 @@ struct tile {
 };
 
 /* Products of `count` queries with two keys, to scores[i][0] and [1]. */
-INLINE void multiply(const int count, const struct tile *tile, const float *first, const float *second, int64_t width,
+INLINE void score(const int count, const struct tile *tile, const float *first, const float *second, int64_t width,
                      float scores[][BLOCK]) {
   vec products[2 * TILE] = {{0}};
   for (int64_t at = 0; at < width; at += WIDTH) {
@@ -48,23 +48,23 @@ INLINE void multiply(const int count, const struct tile *tile, const float *firs
 /* Add weighted values, `count` queries and `vectors` vectors of each value at a time. */
 INLINE void add(const int count, const int vectors, const struct tile *tile, const float *faded,
                 float weights[][BLOCK], const float *const *values, int tokens, int64_t at) {
-  vec sums[TILE][TILE];
+  vec added[TILE][TILE];
 #pragma GCC unroll 4
   for (int i = 0; i < count; i++)
 #pragma GCC unroll 4
-    for (int x = 0; x < vectors; x++) sums[i][x] = *(vec *)(tile->state[i]->values + at + x * WIDTH) * faded[i];
+    for (int x = 0; x < vectors; x++) added[i][x] = *(vec *)(tile->state[i]->values + at + x * WIDTH) * faded[i];
   for (int j = 0; j < tokens; j++) {
 #pragma GCC unroll 4
     for (int x = 0; x < vectors; x++) {
       const vec value = *(const vec *)(values[j] + at + x * WIDTH);
 #pragma GCC unroll 4
-      for (int i = 0; i < count; i++) sums[i][x] += value * weights[i][j];
+      for (int i = 0; i < count; i++) added[i][x] += value * weights[i][j];
     }
   }
 #pragma GCC unroll 4
   for (int i = 0; i < count; i++)
 #pragma GCC unroll 4
-    for (int x = 0; x < vectors; x++) *(vec *)(tile->state[i]->values + at + x * WIDTH) = sums[i][x];
+    for (int x = 0; x < vectors; x++) *(vec *)(tile->state[i]->values + at + x * WIDTH) = added[i][x];
 }
 
 INLINE void fetch(const float *start, int64_t numbers) {
@@ -76,7 +76,7 @@ INLINE void see(const int count, const struct layer *layer, const struct tile *t
                 const float *const *values, int tokens, const float *const *next_keys, const float *const *next_values, int next) {
   float scores[TILE][BLOCK], faded[TILE];
   for (int j = 0; j < tokens; j += 2) {
-    multiply(count, tile, keys[j], keys[j + 1], layer->key_width, (float(*)[BLOCK]) & scores[0][j]);
+    score(count, tile, keys[j], keys[j + 1], layer->key_width, (float(*)[BLOCK]) & scores[0][j]);
     for (int x = j; x < j + 2 && x < next; x++) {
       fetch(next_keys[x], layer->key_width);
       fetch(next_values[x], layer->value_width);
@@ -181,7 +181,7 @@ void attend(const struct layer *layer, const struct row *rows, int64_t count, in
       attend_to(layer, row, from, to, queries, keys, values, states);
       if (place != WHOLE) shared[me][place] = i;
       else
-        for (int64_t x = 0; x < states_of_row; x++) finish(&states[x], width);
+        for (int64_t x = 0; x < states_of_row; x++) divide(&states[x], width);
     }
 #pragma omp barrier
 #pragma omp for
@@ -197,7 +197,7 @@ void attend(const struct layer *layer, const struct row *rows, int64_t count, in
             for (int64_t x = 0; x < states_of_row; x++) join(&states[x], &part[x], width);
         }
       if (states == NULL) continue;
-      for (int64_t x = 0; x < states_of_row; x++) finish(&states[x], width);
+      for (int64_t x = 0; x < states_of_row; x++) divide(&states[x], width);
       memcpy(out + rows[i].start * heads * width, states[0].values, states_of_row * width * sizeof(float));
     }
   }

@@ -51,8 +51,12 @@ INLINE float weigh(struct state *state, const float *bias, float scaling, float 
     tops = larger(*score, tops);
   }
   const float top = largest(tops);
-  if (top == -INFINITY) { /* it sees nothing of this block, nor of what came before */
-    memset(scores, 0, tokens * sizeof(float));
+  if (top == -INFINITY) { /* it sees nothing of this block, nor of what came before; or what it sees is not a number, and stays none */
+    for (int j = 0; j < tokens; j += WIDTH) {
+      vec *score = (vec *)&scores[j];
+      const ivec unseen = *score == -INFINITY;
+      *score = (vec)((ivec)*score & ~unseen);
+    }
     return 1.0f;
   }
   vec total = {0};
@@ -84,7 +88,7 @@ INLINE void begin(struct state *states, int64_t count, float *values, int64_t wi
   for (int64_t i = 0; i < count; i++) states[i] = (struct state){-INFINITY, 0.0f, values + i * width};
 }
 
-INLINE void finish(const struct state *state, int64_t width) {
+INLINE void divide(const struct state *state, int64_t width) {
   for (int64_t at = 0; at < width; at++) state->values[at] /= state->total;
 }
 

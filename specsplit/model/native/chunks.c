@@ -162,7 +162,7 @@ static void attend_to_piece(const struct layer *layer, const struct row *row, in
   for (int64_t query = first; query < last; query++)
     for (int64_t head = 0; head < group; head++) {
       const struct state *state = &desk->states[(query - first) * group + head];
-      finish(state, width);
+      divide(state, width);
       memcpy(out + ((row->start + query) * layer->heads + kv_head * group + head) * width, state->values, width * sizeof(float));
     }
 }

@@ -51,8 +51,16 @@ INLINE void keep(enum how how, float sums[PANEL], const float *bias, const float
     if (bias) *each += *(const vec *)(bias + x);
     if (how == SWITCHED) *each = silu(*each);
   }
-  for (int64_t x = 0; x < count; x++)
-    to[x] = how == ADDED ? sums[x] + before[x] : how == MULTIPLIED ? sums[x] * to[x] : sums[x];
+  switch (how) {
+    case ADDED:
+      for (int64_t x = 0; x < count; x++) to[x] = before[x] + sums[x];
+      break;
+    case MULTIPLIED:
+      for (int64_t x = 0; x < count; x++) to[x] *= sums[x];
+      break;
+    default:
+      for (int64_t x = 0; x < count; x++) to[x] = sums[x];
+  }
 }
 
 /* Products of rows from [T, I] with one panel, to and before [T, O]. */
@@ -86,7 +94,7 @@ INLINE void normalise(const struct norm *norm, const float *from, float *to, int
   for (at = 0; at < count; at++) to[at] = from[at] * scale * norm->weight[at];
 }
 
-static void multiply(enum how how, const float *from, int64_t rows, const struct weights *weights, const float *before,
+static void multiply_all(enum how how, const float *from, int64_t rows, const struct weights *weights, const float *before,
                      float *to) {
 #pragma omp for schedule(static)
   for (int64_t panel = 0; panel < panels_of(weights->out); panel++) multiply_panel(how, from, rows, weights, panel, before, to);
@@ -123,7 +131,7 @@ int64_t panel_width(void) {
 /* y = x W^T + b, from [T, I] to [T, O] */
 void product(const struct weights *weights, int64_t rows, const float *from, float *to, int64_t threads) {
 #pragma omp parallel num_threads((int)threads)
-  multiply(STORED, from, rows, weights, NULL, to);
+  multiply_all(STORED, from, rows, weights, NULL, to);
 }
 
 /* down(silu(gate(x)) up(x)), from and to [T, W], by way of gated [T, M] */
@@ -132,7 +140,7 @@ void mlp(const struct weights *gate, const struct weights *up, const struct weig
 #pragma omp parallel num_threads((int)threads)
   {
     multiply_gated(from, rows, gate, up, gated);
-    multiply(STORED, gated, rows, down, NULL, to);
+    multiply_all(STORED, gated, rows, down, NULL, to);
   }
 }
 
@@ -143,7 +151,7 @@ void project(const struct decoder *decoder, int64_t rows, const float *hidden, c
 #pragma omp parallel num_threads((int)threads)
   {
     normalise_rows(&decoder->before_attention, hidden, normed, rows, decoder->width);
-    multiply(STORED, normed, rows, &decoder->projections, NULL, to);
+    multiply_all(STORED, normed, rows, &decoder->projections, NULL, to);
 #pragma omp for schedule(static)
     for (int64_t each = 0; each < rows * turned; each++) {
       const int64_t row = each / turned, head = each % turned;
@@ -161,9 +169,9 @@ void finish(const struct decoder *decoder, int64_t rows, const float *hidden, co
             int64_t threads) {
 #pragma omp parallel num_threads((int)threads)
   {
-    multiply(ADDED, seen, rows, &decoder->output, hidden, to);
+    multiply_all(ADDED, seen, rows, &decoder->output, hidden, to);
     normalise_rows(&decoder->before_mlp, to, normed, rows, decoder->width);
     multiply_gated(normed, rows, &decoder->gate, &decoder->up, gated);
-    multiply(ADDED, gated, rows, &decoder->down, to, to);
+    multiply_all(ADDED, gated, rows, &decoder->down, to, to);
   }
 }

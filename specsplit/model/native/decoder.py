@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specsplit.model.native.library import library
-from specsplit.model.native.weights import Weights, WeightsStruct, checked
+from specsplit.model.native.weights import GatedWeights, Weights, WeightsStruct, checked
 
 
 class Norm(NamedTuple):
@@ -45,9 +45,7 @@ class Products(NamedTuple):
     """W to (H + 2 K) D: queries, keys, values."""
     output: Weights
     """H D to W."""
-    gate: Weights
-    up: Weights
-    down: Weights
+    mlp: GatedWeights
 
 
 class _Norm(ctypes.Structure):
@@ -58,7 +56,7 @@ class _Layer(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("width", "heads", "kv_heads", "head_width")),
         *((name, _Norm) for name in ("before_attention", "of_queries", "of_keys", "before_mlp")),
-        *((name, WeightsStruct) for name in Products._fields),
+        *((name, WeightsStruct) for name in ("projections", "output", "gate", "up", "down")),
     )
 
 
@@ -66,7 +64,8 @@ class DecoderKernel:
     """One layer's weights, and what is computed with them."""
 
     def __init__(self, heads: Heads, before_attention: Norm, before_mlp: Norm, products: Products) -> None:
-        """All in float32, on the CPU. Raises LoadError where there are no kernels."""
+        """All in float32, on the CPU. Raises LoadError where there are no kernels, and ValueError for what does not fit."""
+        _check(heads, before_attention, before_mlp, products)
         self._kernels: Final = library()
         self._kept: Final = heads, before_attention, before_mlp, products  # what the addresses below are of
         norms = (before_attention, heads.of_queries, heads.of_keys, before_mlp)
@@ -76,11 +75,11 @@ class DecoderKernel:
             heads.kv_count,
             heads.width,
             *(_Norm() if norm is None else _Norm(norm.weight.data_ptr(), norm.epsilon) for norm in norms),
-            *(weights.struct for weights in products),
+            *(weights.struct for weights in (products.projections, products.output, *products.mlp)),
         )
         self._reference: Final = ctypes.byref(self._layer)
         self._heads: Final = heads.count + 2 * heads.kv_count, heads.width
-        self._inside: Final = products.gate.out
+        self._inside: Final = products.mlp.gate.out
         self.sizes: Final = (
             self._layer.width,
             heads.count,
@@ -121,3 +120,24 @@ class DecoderKernel:
         addresses = (each.data_ptr() for each in (hidden, seen, normed, gated, out))
         self._kernels.finish(self._reference, tokens, *addresses, torch.get_num_threads())
         return out
+
+
+def _check(heads: Heads, before_attention: Norm, before_mlp: Norm, products: Products) -> None:
+    """Raise ValueError unless all is as wide as what it is used with: the kernels do not look."""
+    projections, output, mlp = products
+    width = projections.into
+    norms = (
+        (before_attention, width),
+        (before_mlp, width),
+        (heads.of_queries, heads.width),
+        (heads.of_keys, heads.width),
+    )
+    fits = (
+        projections.out == (heads.count + 2 * heads.kv_count) * heads.width,
+        output.into == heads.count * heads.width,
+        output.out == mlp.down.out == mlp.gate.into == width,
+        mlp.fit,
+        all(norm is None or norm.weight.shape == (numbers,) for norm, numbers in norms),
+    )
+    if not all(fits):
+        raise ValueError("the parts of a decoder layer do not fit one another")

@@ -82,11 +82,19 @@ def found() -> ctypes.CDLL | str:
 
 def _load(folder: Path) -> ctypes.CDLL:
     compiled = folder / f"kernels-{_key()}.so"
-    if not compiled.is_file():
-        compiler = shutil.which("gcc")
-        if compiler is None:
-            raise OSError("there is no gcc: install it (Debian: apt-get install gcc libc6-dev)")
-        _compile(compiler, compiled)
+    if compiled.is_file():
+        try:
+            return _opened(compiled)
+        except OSError as error:
+            _log.warning("%s cannot be loaded and is compiled anew: %s", compiled, error)
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        raise OSError("there is no gcc: install it (Debian: apt-get install gcc libc6-dev)")
+    _compile(compiler, compiled)
+    return _opened(compiled)
+
+
+def _opened(compiled: Path) -> ctypes.CDLL:
     kernels = ctypes.CDLL(str(compiled))
     for name, takes in _FUNCTIONS.items():
         function = getattr(kernels, name)
@@ -132,6 +140,8 @@ def _compile(compiler: str, wanted: Path) -> None:
         for unit, compiled in objects.items():
             _run(compiler, *_COMPILE, "-c", str(_FOLDER / f"{unit}.c"), "-o", compiled)
         _run(compiler, "-shared", *objects.values(), "-o", str(linked), "-lm")
+        with linked.open("rb") as written:
+            os.fsync(written.fileno())  # what is cut off would be loaded, and crash
         linked.replace(wanted)
     _log.info("kernels in C compiled in %.1f s, kept in %s", perf_counter() - started, wanted)
 

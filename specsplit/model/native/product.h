@@ -12,7 +12,7 @@ enum { WIDE = 16, TILE_ROWS = 12 }; /* 32 registers: 24 sums, 2 vectors of weigh
 #elif defined __AVX2__
 enum { WIDE = 8, TILE_ROWS = 6 }; /* 16 registers: 12 sums, 2 vectors of weights */
 #else
-enum { WIDE = 4, TILE_ROWS = 6 };
+enum { WIDE = 4, TILE_ROWS = 6 }; /* as many registers */
 #endif
 enum { PANEL = 2 * WIDE };
 
@@ -22,19 +22,19 @@ typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4), may_alias))
    `to_apart` from one to the next. */
 INLINE void multiply_tile(const int rows, const float *from, int64_t apart, const float *panel, int64_t count, float *to,
                           int64_t to_apart) {
-  wide sums[TILE_ROWS][2] = {{{0}}};
+  wide total[TILE_ROWS][2] = {{{0}}};
   for (int64_t k = 0; k < count; k++, panel += PANEL) {
     const wide one = *(const wide *)panel, other = *(const wide *)(panel + WIDE);
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++) {
-      sums[i][0] += one * from[i * apart + k];
-      sums[i][1] += other * from[i * apart + k];
+      total[i][0] += one * from[i * apart + k];
+      total[i][1] += other * from[i * apart + k];
     }
   }
 #pragma GCC unroll 12
   for (int i = 0; i < rows; i++) {
-    *(wide *)(to + i * to_apart) = sums[i][0];
-    *(wide *)(to + i * to_apart + WIDE) = sums[i][1];
+    *(wide *)(to + i * to_apart) = total[i][0];
+    *(wide *)(to + i * to_apart + WIDE) = total[i][1];
   }
 }
 

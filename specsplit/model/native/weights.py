@@ -6,7 +6,7 @@ T   rows      I, O   numbers of a row that goes in, and that comes out      M   
 from __future__ import annotations
 
 import ctypes
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from specsplit.model.native.library import library
 
 
 class WeightsStruct(ctypes.Structure):
-    """`struct weights` of product.h."""
+    """`struct weights` of decoder.c."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("panels", "bias")),
@@ -46,6 +46,13 @@ class Weights:
         self._kernels.product(self.reference, count, rows.data_ptr(), out.data_ptr(), torch.get_num_threads())
         return out
 
+    def rows(self, indices: Tensor) -> Tensor:
+        """Rows [..., I] of the weight, by index [...]. Raises IndexError for one that it does not have."""
+        if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < self.out:
+            raise IndexError(f"rows {int(indices.min())} to {int(indices.max())} of a weight of {self.out}")
+        panel = self._panels.shape[2]
+        return self._panels[indices // panel, :, indices % panel]
+
 
 def checked(rows: Tensor, count: int, width: int) -> Tensor:
     """So many rows [..., width] that lie one behind the other. Raises ValueError for another type, number or width."""
@@ -56,13 +63,28 @@ def checked(rows: Tensor, count: int, width: int) -> Tensor:
     return rows.contiguous()
 
 
-def gated_mlp(gate: Weights, up: Weights, down: Weights, rows: Tensor) -> Tensor:
-    """down(silu(gate(x)) up(x)), for x [..., I] -> [..., O]. Raises ValueError for rows of another type or width."""
-    count = rows.numel() // gate.into
-    rows = checked(rows, count, gate.into)
-    gated = torch.empty(count, gate.out, dtype=torch.float32)
-    out = torch.empty(*rows.shape[:-1], down.out, dtype=torch.float32)
-    structs = gate.reference, up.reference, down.reference
-    addresses = rows.data_ptr(), gated.data_ptr(), out.data_ptr()
-    library().mlp(*structs, count, *addresses, torch.get_num_threads())
-    return out
+class GatedWeights(NamedTuple):
+    """The weights of a gated MLP: gate and up [M, I], down [O, M]."""
+
+    gate: Weights
+    up: Weights
+    down: Weights
+
+    @property
+    def fit(self) -> bool:
+        """Whether they are of these shapes."""
+        return self.gate.into == self.up.into and self.gate.out == self.up.out == self.down.into
+
+    def product(self, rows: Tensor) -> Tensor:
+        """down(silu(gate(x)) up(x)), for x [..., I] -> [..., O]. Raises ValueError for rows of another type or width, or a misfit."""
+        if not self.fit:
+            raise ValueError("gate, up and down of a gated MLP do not fit one another")
+        gate, up, down = self
+        count = rows.numel() // gate.into
+        rows = checked(rows, count, gate.into)
+        gated = torch.empty(count, gate.out, dtype=torch.float32)
+        out = torch.empty(*rows.shape[:-1], down.out, dtype=torch.float32)
+        structs = gate.reference, up.reference, down.reference
+        addresses = rows.data_ptr(), gated.data_ptr(), out.data_ptr()
+        library().mlp(*structs, count, *addresses, torch.get_num_threads())
+        return out

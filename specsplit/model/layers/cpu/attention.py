@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from specsplit.model.attention.interface import ForwardBatch
-from specsplit.model.layers.cpu.linear import PackedLinear
+from specsplit.model.layers.cpu.linear import PackedLinear, has_own_numbers
 from specsplit.model.layers.cpu.norm import RmsNorm
 
 _PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj")
@@ -52,7 +52,7 @@ class RotaryAttention(nn.Module):
             return None
         if not all(hasattr(module, name) for name in _Layer.__annotations__):
             return None
-        if next(module.parameters(recurse=False), None) is not None:  # such as sinks, of which its attention is told
+        if has_own_numbers(module):  # such as sinks, of which its attention is told
             return None
         norms = [RmsNorm.like(parts[name]) or parts[name] for name in _NORMS if name in parts]
         qkv, output = PackedLinear.like(*(parts[name] for name in _PROJECTIONS)), PackedLinear.like(parts[_OUTPUT])

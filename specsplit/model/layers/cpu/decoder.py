@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from specsplit.model.attention.interface import ForwardBatch
 from specsplit.model.layers.cpu.attention import RotaryAttention
-from specsplit.model.layers.cpu.linear import PackedLinear
+from specsplit.model.layers.cpu.linear import PackedLinear, has_own_numbers
 from specsplit.model.layers.cpu.mlp import NativeMlp
 from specsplit.model.layers.cpu.norm import RmsNorm
 from specsplit.model.native.decoder import DecoderKernel, Heads, Norm, Products
@@ -38,7 +38,7 @@ class NativeLayer(nn.Module):
         """What may stand for a layer whose parts were replaced; None: this one is built otherwise. Whether it does the same is not looked
         at."""
         parts = dict(layer.named_children())
-        if set(parts) != {_ATTENTION, _MLP, *_NORMS}:
+        if set(parts) != {_ATTENTION, _MLP, *_NORMS} or has_own_numbers(layer):
             return None
         attention, mlp, (first, second) = parts[_ATTENTION], parts[_MLP], (_norm(parts[name]) for name in _NORMS)
         if (
@@ -58,7 +58,7 @@ class NativeLayer(nn.Module):
         of_queries, of_keys = norms or (None, None)
         count, kv_count = attention.heads
         heads = Heads(count, kv_count, attention.head_width, of_queries, of_keys)
-        made = cls(attention, DecoderKernel(heads, first, second, Products(projections, output, *mlp.weights)))
+        made = cls(attention, DecoderKernel(heads, first, second, Products(projections, output, mlp.weights)))
         for name, value in vars(layer).items():  # some models ask what a layer sees
             if isinstance(value, str):
                 setattr(made, name, value)

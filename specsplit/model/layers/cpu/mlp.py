@@ -7,8 +7,8 @@ from typing import Final
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from specsplit.model.layers.cpu.linear import PackedLinear, native_weights
-from specsplit.model.native.weights import Weights, gated_mlp
+from specsplit.model.layers.cpu.linear import PackedLinear, has_own_numbers, native_weights
+from specsplit.model.native.weights import GatedWeights
 
 _GATE: Final = "gate_proj"
 _UP: Final = "up_proj"
@@ -18,7 +18,7 @@ _DOWN: Final = "down_proj"
 def mlp_like(module: nn.Module) -> NativeMlp | GatedMlp | None:
     """What may stand for a module that is built of the same parts; None: this one is not. Whether it does the same is not looked at."""
     parts = dict(module.named_children())
-    if not {_GATE, _UP, _DOWN} <= set(parts) <= {_GATE, _UP, _DOWN, "act_fn"}:
+    if not {_GATE, _UP, _DOWN} <= set(parts) <= {_GATE, _UP, _DOWN, "act_fn"} or has_own_numbers(module):
         return None
     gate, up, down = (parts[name] for name in (_GATE, _UP, _DOWN))
     return NativeMlp.like(gate, up, down) or GatedMlp.like(gate, up, down)
@@ -27,19 +27,22 @@ def mlp_like(module: nn.Module) -> NativeMlp | GatedMlp | None:
 class NativeMlp(nn.Module):
     """One call of a kernel in C."""
 
-    def __init__(self, gate: Weights, up: Weights, down: Weights) -> None:
+    def __init__(self, weights: GatedWeights) -> None:
         super().__init__()
-        self.weights: Final[tuple[Weights, Weights, Weights]] = (gate, up, down)
+        self.weights: Final = weights
 
     @classmethod
     def like(cls, gate: nn.Module, up: nn.Module, down: nn.Module) -> NativeMlp | None:
         """What may stand for gate, up and down; None: nothing, as where there are no kernels in C."""
         first, second, last = native_weights(gate), native_weights(up), native_weights(down)
-        return None if first is None or second is None or last is None else cls(first, second, last)
+        if first is None or second is None or last is None:
+            return None
+        weights = GatedWeights(first, second, last)
+        return cls(weights) if weights.fit else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., T, width] -> [..., T, width]"""
-        return gated_mlp(*self.weights, hidden)
+        return self.weights.product(hidden)
 
 
 class GatedMlp(nn.Module):

@@ -106,7 +106,9 @@ class _Replacing:
             shape = (like, getattr(call, "rotary", None), self._kind(module, replacement))
             if shape not in self._agree:
                 self._agree[shape] = False  # if it raises
-                self._agree[shape] = _same(module, replacement, like, call)
+                self._agree[shape], telling = _same(module, replacement, like, call)
+                if not telling and self._agree.pop(shape):
+                    return replacement
         except Exception as error:  # noqa: BLE001 - code of others, on a processor that may lack what it needs: the module stays
             _log.debug("%s is not replaced: %s", name, error)
             return None
@@ -122,15 +124,22 @@ class _Replacing:
         return _shape(module, self._met)
 
 
-def _same(module: nn.Module, replacement: nn.Module, like: _Like, call: _Call) -> bool:
-    """Whether both give the same numbers in float32."""
+def _same(module: nn.Module, replacement: nn.Module, like: _Like, call: _Call) -> tuple[bool, bool]:
+    """Whether both give the same numbers in float32; and whether that says anything of others of the kind, as zeros do not."""
     first = next(module.parameters())
     exact = first.dtype == torch.float32
     one = module if exact else deepcopy(module).float()
     other = replacement if exact else like(one)
     width = replacement.sizes[0] if isinstance(replacement, NativeLayer) else first.shape[-1]
     rows = torch.randn(1, _TOKENS, width, generator=torch.Generator().manual_seed(0))
-    return other is not None and all(_close(call(one, at * rows), call(other, at * rows)) for at in _SCALES)
+    if other is None:
+        return False, True
+    asked = [at * rows for at in _SCALES]
+    own = [call(one, each) for each in asked]
+    agree = all(_close(found, call(other, each)) for found, each in zip(own, asked, strict=True))
+    return agree, any(
+        bool(found.any()) and not torch.equal(found, each) for found, each in zip(own, asked, strict=True)
+    )
 
 
 def _shape(module: nn.Module, met: list[object]) -> Hashable:
