@@ -13,8 +13,7 @@
 
 enum {
   BLOCK = 32, /* tokens that are read at once */
-  TILE = 4,   /* queries that share what is loaded of one token */
-  LINE = 64   /* bytes of a line of a cache */
+  TILE = 4    /* queries that share what is loaded of one token */
 };
 
 /* Up to TILE queries of one KV head. */
@@ -68,7 +67,7 @@ INLINE void add(const int count, const int vectors, const struct tile *tile, con
 }
 
 INLINE void fetch(const float *start, int64_t numbers) {
-  for (int64_t at = 0; at < numbers; at += LINE / 4) __builtin_prefetch(start + at);
+  for (int64_t at = 0; at < numbers; at += LINE) __builtin_prefetch(start + at);
 }
 
 /* Have `count` queries see the tokens of a block. keys has one more, so that they can be taken in pairs. */

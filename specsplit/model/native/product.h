@@ -14,7 +14,10 @@ enum { WIDE = 8, TILE_ROWS = 6 }; /* 16 registers: 12 sums, 2 vectors of weights
 #else
 enum { WIDE = 4, TILE_ROWS = 6 }; /* as many registers */
 #endif
-enum { PANEL = 2 * WIDE };
+enum {
+  PANEL = 2 * WIDE,
+  AHEAD = 2048 /* numbers: a processor that computes with several rows does not see far enough ahead to be given them in time */
+};
 
 typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
 
@@ -24,6 +27,7 @@ INLINE void multiply_tile(const int rows, const float *from, int64_t apart, cons
                           int64_t to_apart) {
   wide total[TILE_ROWS][2] = {{{0}}};
   for (int64_t k = 0; k < count; k++, panel += PANEL) {
+    for (int line = 0; line < PANEL; line += LINE) __builtin_prefetch(panel + AHEAD + line);
     const wide one = *(const wide *)panel, other = *(const wide *)(panel + WIDE);
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++) {

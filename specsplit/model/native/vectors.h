@@ -4,7 +4,10 @@
 
 #include <stdint.h>
 
-enum { WIDTH = 8 }; /* numbers of a vector */
+enum {
+  WIDTH = 8, /* numbers of a vector */
+  LINE = 16  /* numbers of a line of a cache */
+};
 
 #define INLINE static inline __attribute__((always_inline))
 
