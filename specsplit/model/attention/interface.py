@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import torch
@@ -76,6 +77,25 @@ class TrialForward:
         return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadForward:
+    """A forward of which the last layer's hidden states are read at some tokens alone (a ForwardBatch)."""
+
+    all: ForwardBatch
+    """Attends at all new tokens, in any layer."""
+    read: ForwardBatch
+    """Attends at those tokens alone, to keys and values of all, which it stores."""
+    last: int
+    """The last layer."""
+    tokens: Tensor
+    """[n] those tokens, as indices into T."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
+    ) -> Tensor:
+        return self.all.attend(layer, query, key, value, scaling, extras)
+
+
 def tokens_first(heads_first: Tensor) -> Tensor:
     """[1, H, T, D] -> [T, H, D], without a copy."""
     return heads_first[0].transpose(0, 1)
@@ -86,6 +106,11 @@ class AttentionBackend(Protocol):
 
     def plan(self, batch: InputBatch) -> ForwardBatch:
         """Lay a batch out, once per forward: everything that is the same in all layers."""
+        ...
+
+    def plan_read(self, batch: InputBatch) -> ForwardBatch | None:
+        """Lay out what attends with queries [1, H, n, D] of the tokens `batch.logits_at` alone, to keys and values of all new tokens, which
+        it stores; None: it attends with all or none."""
         ...
 
     def static(self, tables: PageTables, buckets: Buckets) -> StaticAttention | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class NativeForward:
     write_slots: tuple[Tensor, Tensor]
     """[T] of layers that see all tokens, and of those that see a window."""
     rows: Sequence[SeenRows]
-    """By pattern."""
+    """By pattern; `start` of a row is an index into the queries, which may be fewer than T."""
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
@@ -85,23 +86,27 @@ class NativeAttention:
         self._patterns = kv.geometry.patterns
 
     def plan(self, batch: InputBatch) -> ForwardBatch:
-        writes = batch.write_slots, batch.window_write_slots
-        return NativeForward(self._kv, self._kernels, writes, [self._seen(batch, each) for each in self._patterns])
+        return self._forward(batch, [self._seen(batch, pattern) for pattern in self._patterns])
+
+    def plan_read(self, batch: InputBatch) -> ForwardBatch:
+        return self._forward(batch, [_read(batch, self._seen(batch, pattern)) for pattern in self._patterns])
 
     def static(self, tables: PageTables, buckets: Buckets) -> None:
         """Return None: forwards on a CPU are not captured."""
 
-    def _seen(self, batch: InputBatch, pattern: Pattern) -> SeenRows:
+    def _forward(self, batch: InputBatch, rows: Sequence[Sequence[SeenRow]]) -> NativeForward:
+        writes = batch.write_slots, batch.window_write_slots
+        return NativeForward(self._kv, self._kernels, writes, [SeenRows(each) for each in rows])
+
+    def _seen(self, batch: InputBatch, pattern: Pattern) -> list[SeenRow]:
         rows = batch.rows
         slots, starts = batch.slots(range(len(rows))).numpy(), batch.starts.tolist()
         if pattern.span == ALL:
-            return SeenRows(
-                [
-                    SeenRow(start, own[: row.pages.length], row.tail_mask)
-                    for start, own, row in zip(starts, slots, rows, strict=True)
-                ]
-            )
-        return SeenRows([self._within(batch, *each, pattern) for each in zip(starts, slots, rows, strict=True)])
+            return [
+                SeenRow(start, own[: row.pages.length], row.tail_mask)
+                for start, own, row in zip(starts, slots, rows, strict=True)
+            ]
+        return [self._within(batch, *each, pattern) for each in zip(starts, slots, rows, strict=True)]
 
     def _within(
         self, batch: InputBatch, start: int, slots: np.ndarray[Any, np.dtype[np.int64]], row: Row, pattern: Pattern
@@ -111,3 +116,10 @@ class NativeAttention:
         listed = batch.in_window(torch.from_numpy(slots[first : row.pages.length]))
         assert isinstance(listed, Tensor), "slots that are listed stay so"
         return SeenRow(start, listed.numpy(), sees)
+
+
+def _read(batch: InputBatch, rows: Sequence[SeenRow]) -> list[SeenRow]:
+    """Rows as far as their logits are wanted, end to end."""
+    wanted = [list(row.logits_at) for row in batch.rows]
+    starts = accumulate(map(len, wanted), initial=0)
+    return [SeenRow(start, row.slots, row.sees[at]) for start, row, at in zip(starts, rows, wanted, strict=False) if at]

@@ -127,6 +127,9 @@ class TorchAttention:
             buckets.append(self._bucket(batch, indices, queries))
         return TorchForward(self._kv, write_slots, tuple(buckets), self._tensor(restore))
 
+    def plan_read(self, batch: InputBatch) -> None:
+        """Return None: it attends with all new tokens."""
+
     def static(self, tables: PageTables, buckets: Buckets) -> None:
         """Return None, since nothing can be captured: every batch has other kernels, and allocates."""
 

@@ -46,6 +46,15 @@ class Capture:
         """Whether the hidden states of a layer can be taken."""
         return layer == LAST or (self._layers is not None and 0 <= layer <= self._model.config.num_hidden_layers)
 
+    @property
+    def last_layer(self) -> nn.Module | None:
+        """The last decoder layer; None: the model has no list of them."""
+        return None if self._layers is None else self._layers[-1]
+
+    def ends(self, layers: Collection[int]) -> bool:
+        """Whether any of `layers` is what the last decoder layer gives, or is behind it."""
+        return not {LAST, self._model.config.num_hidden_layers}.isdisjoint(layers)
+
     def check(self, layers: Collection[int]) -> None:
         """Raise Incompatible, saying which there are, for a layer that this model does not have."""
         if self._layers is None and set(layers) - {LAST}:

@@ -16,12 +16,12 @@ from transformers import PreTrainedModel
 
 from specsplit.errors import LoadError
 from specsplit.model.attention.backends import check_backend
-from specsplit.model.attention.interface import OTHERS, ForwardBatch, TrialForward, run_model
+from specsplit.model.attention.interface import OTHERS, ForwardBatch, ReadForward, TrialForward, run_model
 from specsplit.model.attention.latent import LatentAttention, latent_attention
 from specsplit.model.attention.support import check_config, measure, refusing
 from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, SharedGraphs, StaticAttention
 from specsplit.model.layers.capture import Capture, Hidden, decoder_layers
-from specsplit.model.layers.cpu import PackedEmbedding, packed, replace_layers
+from specsplit.model.layers.cpu import NativeLayer, PackedEmbedding, packed, replace_layers
 from specsplit.model.layers.positions import tell_positions
 from specsplit.model.layers.recurrent import recurrent_modules
 from specsplit.model.layers.regional import Backend, compile_layers
@@ -251,10 +251,13 @@ class CausalLM(ModelRunner):
         logits.sum().item()  # waits for the device
 
     @torch.inference_mode()
-    def forward_over(self, runner: ModelRunner, rows: Sequence[Row]) -> Tensor:
-        """Run `forward` eagerly over the KV of a runner of this model's shape, whose pages the rows have."""
+    def forward_over(self, runner: ModelRunner, rows: Sequence[Row], layers: Collection[int] = ()) -> Tensor:
+        """Run `forward` eagerly over the KV of a runner of this model's shape, whose pages the rows have.
+
+        `layers`: whose hidden states somebody takes meanwhile. Of the last layer nothing is computed that is not read.
+        """
         batch = runner.inputs(rows)
-        return self._compute(batch, runner.backend.plan(batch))
+        return self._compute(batch, self._read(runner, batch, layers) or runner.backend.plan(batch))
 
     def keep_states(self, tokens: Sequence[tuple[Row, int]]) -> None:
         """Let recurrent layers go on behind these tokens of the last forward, (row, index of a token in it), where their sessions go on.
@@ -333,11 +336,24 @@ class CausalLM(ModelRunner):
 
     def _eager(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
         with self.capture.of(layers) as hidden:
-            return self.forward_over(self, rows), hidden
+            return self.forward_over(self, rows, layers), hidden
 
     def _captured(self, inputs: Inputs, forward_batch: ForwardBatch, layers: Collection[int]) -> Results:
         with self.capture.of(layers) as hidden:
             return {_LOGITS: self._compute(inputs, forward_batch), **hidden}
+
+    def _read(self, runner: ModelRunner, batch: InputBatch, layers: Collection[int]) -> ReadForward | None:
+        """A forward whose last layer computes what logits are made of; None: that is all, or the model or its attention cannot.
+
+        Recurrent models may take several passes for one batch.
+        """
+        last = None if self.states is not None else self.capture.last_layer
+        if not isinstance(last, NativeLayer) or len(batch.logits_at) >= len(batch.tokens) or self.capture.ends(layers):
+            return None
+        read = runner.backend.plan_read(batch)
+        if read is None:
+            return None
+        return ReadForward(runner.backend.plan(batch), read, last.layer_idx, batch.logits_at)
 
     def _compute(self, batch: InputBatch | Inputs, forward_batch: ForwardBatch) -> Tensor:
         """Logits [n, V]."""
@@ -351,6 +367,6 @@ class CausalLM(ModelRunner):
                 input_ids=batch.tokens.unsqueeze(0),
                 position_ids=batch.positions.unsqueeze(0),
                 use_cache=False,
-                logits_to_keep=batch.logits_at,
+                logits_to_keep=0 if isinstance(forward_batch, ReadForward) else batch.logits_at,  # 0: all there are
             )
         return output.logits[0]

@@ -27,7 +27,7 @@ class SeenRow(NamedTuple):
     """New tokens of a row, and what they see."""
 
     start: int
-    """The first new token, as an index into T."""
+    """The first of its queries, as an index into all of them."""
     slots: NDArray[np.int64]
     """[L] where the KV of what it sees is, in order."""
     sees: NDArray[np.bool_]

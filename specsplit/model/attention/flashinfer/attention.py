@@ -138,6 +138,9 @@ class FlashInferAttention:
         ]
         return self._forward((batch.write_slots, batch.window_write_slots), planned)
 
+    def plan_read(self, batch: InputBatch) -> None:
+        """Return None: it attends with all new tokens."""
+
     def static(self, tables: PageTables, buckets: Buckets) -> StaticFlashInfer | None:
         """How forwards attend that are captured for these buckets; None over latents, whose kernels have another grid in every forward."""
         if any(kind.values_in_keys for kind in self._paged.kinds.each):

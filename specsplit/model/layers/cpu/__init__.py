@@ -1,6 +1,7 @@
 """Decoder layers as a CPU runs them fastest, in the place of transformers' own modules, wherever they give the same numbers."""
 
+from specsplit.model.layers.cpu.decoder import NativeLayer
 from specsplit.model.layers.cpu.embedding import PackedEmbedding
 from specsplit.model.layers.cpu.replacing import packed, replace_layers
 
-__all__ = ["PackedEmbedding", "packed", "replace_layers"]
+__all__ = ["NativeLayer", "PackedEmbedding", "packed", "replace_layers"]

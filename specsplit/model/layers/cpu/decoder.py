@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from specsplit.model.attention.interface import ForwardBatch
+from specsplit.model.attention.interface import ForwardBatch, ReadForward
 from specsplit.model.layers.cpu.attention import RotaryAttention
 from specsplit.model.layers.cpu.linear import PackedLinear, has_own_numbers
 from specsplit.model.layers.cpu.mlp import NativeMlp
@@ -72,9 +72,12 @@ class NativeLayer(nn.Module):
         forward_batch: ForwardBatch,
         **_: Any,
     ) -> Tensor:
-        """[1, T, W], and cos and sin [1, T, D] -> [1, T, W]"""
+        """[1, T, W], and cos and sin [1, T, D] -> [1, T, W]; the last layer of a ReadForward [1, n, W], of its tokens."""
         heads_first = self._kernel.project(hidden_states, *position_embeddings).transpose(0, 1).unsqueeze(0)
         queries, keys, values = heads_first.split((self._queries, self._keys, self._keys), dim=1)
+        if isinstance(forward_batch, ReadForward) and forward_batch.last == self.layer_idx:
+            queries, hidden_states = queries[:, :, forward_batch.tokens], hidden_states[:, forward_batch.tokens]
+            forward_batch = forward_batch.read
         seen = forward_batch.attend(self.layer_idx, queries, keys, values, self._scaling, {})
         return self._kernel.finish(hidden_states, seen)
 
