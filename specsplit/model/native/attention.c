@@ -44,27 +44,30 @@ INLINE void score(const int count, const struct tile *tile, const float *first, 
   }
 }
 
-/* Add weighted values, `count` queries and `vectors` vectors of each value at a time. */
-INLINE void add(const int count, const int vectors, const struct tile *tile, const float *faded,
-                float weights[][BLOCK], const float *const *values, int tokens, int64_t at) {
-  vec added[TILE][TILE];
-#pragma GCC unroll 4
-  for (int i = 0; i < count; i++)
-#pragma GCC unroll 4
-    for (int x = 0; x < vectors; x++) added[i][x] = *(vec *)(tile->state[i]->values + at + x * WIDTH) * faded[i];
-  for (int j = 0; j < tokens; j++) {
-#pragma GCC unroll 4
-    for (int x = 0; x < vectors; x++) {
-      const vec value = *(const vec *)(values[j] + at + x * WIDTH);
-#pragma GCC unroll 4
-      for (int i = 0; i < count; i++) added[i][x] += value * weights[i][j];
-    }
+/* Add weighted values, `count` queries and `vectors` vectors (VECTOR, of NUMBERS numbers) of each value at a time. */
+#define ADD(NAME, VECTOR, NUMBERS)                                                                                   \
+  INLINE void NAME(const int count, const int vectors, const struct tile *tile, const float *faded,                  \
+                   float weights[][BLOCK], const float *const *values, int tokens, int64_t at) {                     \
+    VECTOR added[TILE][TILE];                                                                                        \
+    _Pragma("GCC unroll 4") for (int i = 0; i < count; i++)                                                          \
+      _Pragma("GCC unroll 4") for (int x = 0; x < vectors; x++)                                                      \
+        added[i][x] = *(VECTOR *)(tile->state[i]->values + at + x * NUMBERS) * faded[i];                             \
+    for (int j = 0; j < tokens; j++)                                                                                 \
+      _Pragma("GCC unroll 4") for (int x = 0; x < vectors; x++) {                                                    \
+        const VECTOR value = *(const VECTOR *)(values[j] + at + x * NUMBERS);                                        \
+        _Pragma("GCC unroll 4") for (int i = 0; i < count; i++) added[i][x] += value * weights[i][j];                \
+      }                                                                                                              \
+    _Pragma("GCC unroll 4") for (int i = 0; i < count; i++)                                                          \
+      _Pragma("GCC unroll 4") for (int x = 0; x < vectors; x++)                                                      \
+        *(VECTOR *)(tile->state[i]->values + at + x * NUMBERS) = added[i][x];                                        \
   }
-#pragma GCC unroll 4
-  for (int i = 0; i < count; i++)
-#pragma GCC unroll 4
-    for (int x = 0; x < vectors; x++) *(vec *)(tile->state[i]->values + at + x * WIDTH) = added[i][x];
-}
+ADD(add, vec, WIDTH)
+#if defined __AVX512F__ /* 32 registers of 16 numbers: 16 sums */
+enum { LONG = 16 };
+typedef float longvec __attribute__((vector_size(4 * LONG), aligned(4), may_alias));
+ADD(add_long, longvec, LONG)
+#endif
+#undef ADD
 
 INLINE void fetch(const float *start, int64_t numbers) {
   for (int64_t at = 0; at < numbers; at += LINE) __builtin_prefetch(start + at);
@@ -87,6 +90,9 @@ INLINE void see(const int count, const struct layer *layer, const struct tile *t
   }
   const int64_t width = layer->value_width;
   int64_t at = 0;
+#if defined __AVX512F__
+  for (; at + 4 * LONG <= width; at += 4 * LONG) add_long(count, 4, tile, faded, scores, values, tokens, at);
+#endif
   if (count <= 2)
     for (; at + 4 * WIDTH <= width; at += 4 * WIDTH) add(count, 4, tile, faded, scores, values, tokens, at);
   for (; at + 2 * WIDTH <= width; at += 2 * WIDTH) add(count, 2, tile, faded, scores, values, tokens, at);
