@@ -61,6 +61,8 @@ class Commit:
     """Microseconds from one step of the verifier to the next; 0: unknown."""
     seen: int = 0
     """Highest id that the mirror had been told of; 0: none, or unknown."""
+    floor: float = 0.0
+    """Survival, below 1, below which the step had no use for a node; 0: it takes what it can get."""
 
     @property
     def bonus(self) -> int:

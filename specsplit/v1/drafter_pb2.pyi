@@ -66,18 +66,20 @@ class OpenEvent(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.Vocabulary, _Mapping]] = ..., max_nodes: _Optional[int] = ..., traceparent: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureLayout, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., step_us: _Optional[int] = ..., scope: _Optional[bytes] = ..., host: _Optional[_Union[_common_pb2.Host, _Mapping]] = ...) -> None: ...
 
 class CommitEvent(_message.Message):
-    __slots__ = ("number", "deepest_id", "token_ids", "step_us", "seen_id")
+    __slots__ = ("number", "deepest_id", "token_ids", "step_us", "seen_id", "floor")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     DEEPEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     STEP_US_FIELD_NUMBER: _ClassVar[int]
     SEEN_ID_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
     number: int
     deepest_id: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     step_us: int
     seen_id: int
-    def __init__(self, number: _Optional[int] = ..., deepest_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., step_us: _Optional[int] = ..., seen_id: _Optional[int] = ...) -> None: ...
+    floor: float
+    def __init__(self, number: _Optional[int] = ..., deepest_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., step_us: _Optional[int] = ..., seen_id: _Optional[int] = ..., floor: _Optional[float] = ...) -> None: ...
 
 class FeaturesEvent(_message.Message):
     __slots__ = ("first", "count", "data", "scales")

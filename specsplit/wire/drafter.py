@@ -203,16 +203,20 @@ def commit_to_wire(event: Commit) -> pb.CommitEvent:
         token_ids=event.tokens,
         step_us=event.step_us,
         seen_id=event.seen,
+        floor=event.floor,
     )
 
 
 def commit_from_wire(message: pb.CommitEvent) -> Commit:
-    """Raises InvalidRequest for a commit of nothing or number 0."""
+    """Raises InvalidRequest for a commit of nothing, number 0, or a floor that is no probability below 1."""
     if not message.token_ids:
         raise InvalidRequest("commit.token_ids", "is empty, expected at least the bonus")
     if message.number == 0:
         raise InvalidRequest("commit.number", "is 0, expected a count from 1")
-    return Commit(message.number, message.deepest_id, tuple(message.token_ids), message.step_us, message.seen_id)
+    if not 0.0 <= message.floor < 1.0:
+        raise InvalidRequest("commit.floor", f"is {message.floor}, expected at least 0 and below 1")
+    tokens = tuple(message.token_ids)
+    return Commit(message.number, message.deepest_id, tokens, message.step_us, message.seen_id, message.floor)
 
 
 def features_to_wire(event: Features) -> pb.FeaturesEvent:

@@ -542,6 +542,14 @@ def test_an_expansion_is_as_wide_as_pays_and_the_rest_comes_with_the_next() -> N
     assert len(slots) == 2  # 0.6 / 3 < 0.9 / 4 > 0.95 / 5
 
 
+def test_what_the_next_step_has_no_use_for_is_grown_all_the_same_by_who_drafts_ahead() -> None:
+    growths = [growth_of(survival=0.2) for _ in range(2)]
+    for growth, floor in zip(growths, (0.0, 0.9), strict=True):
+        growth.commit(Commit(1, 0, (5,), step_us=2_000_000, floor=floor))
+        expand([growth], children(HALVES))
+    assert len(growths[0].original.tree) == len(growths[1].original.tree) > 0
+
+
 def test_longer_steps_make_more_nodes_worth_sending() -> None:
     growth = growth_of(survival=0.2)
     for number, (step_us, nodes) in enumerate([(20_000, 2), (2_000_000, 4)], start=1):

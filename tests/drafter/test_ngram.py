@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -298,6 +299,25 @@ def test_what_survives_a_hit_keeps_its_ids_and_the_tree_grows_on_below_it() -> N
     assert before.keys() == {*text[1:11]}, "nine levels, and the root"
     assert after.keys() == {*text[4:14]}
     assert all(after[token] == before[token] for token in before.keys() & after.keys())
+
+
+def test_a_drafter_without_a_model_draws_nothing_that_the_step_has_no_use_for() -> None:
+    """Behind 1, 2 come 3 (twice, of three), 4 and, behind the 3, nothing that is sure."""
+    prompt = [1, 2, 3, 5, 1, 2, 3, 6, 1, 2, 4, 7, 8]
+    sizes = list[int]()
+    for floor in (0.0, 0.3, 0.9):
+        session = Followed(prompt, [1, 2, 9])
+        commit, _ = session.mirror.commit(session.mirror.take(1, 8, 16), [0], 1)
+        session.table.handle(KEY, replace(commit, floor=floor))
+        commit, _ = session.mirror.commit(session.mirror.take(1, 8, 16), [0], 2)
+        session.table.handle(KEY, replace(commit, floor=floor))
+        session.draft()
+        tree = session.mirror.tree
+        survivals = np.exp(tree.scores[1:] - tree.root_score)
+        assert (survivals >= floor).all()
+        assert session.grows[0][-1].resting, "it answers, be it that it has nothing"
+        sizes.append(len(tree))
+    assert sizes[0] > sizes[1] > sizes[2] == 0
 
 
 def test_a_plan_that_rests_draws_nothing_and_one_that_speculates_again_does() -> None:

@@ -43,6 +43,15 @@ def test_no_other_choice_commits_more_per_second(survivals: Survivals, line: Lin
     assert rate(survivals, tuple(spending.nodes), line) == pytest.approx(best)
 
 
+@given(SURVIVALS, LINES)
+def test_a_node_is_taken_exactly_if_it_is_worth_the_price_of_the_step(survivals: Survivals, line: Line) -> None:
+    spending = spend(survivals, line)
+    price = spending.price(line)
+    for own, count in zip(survivals, spending.nodes, strict=True):
+        assert all(survival >= price * (1 - 1e-9) for survival in own[:count])
+        assert all(survival <= price * (1 + 1e-9) for survival in own[count:])
+
+
 @given(SURVIVALS, LINES, st.floats(0.0, 0.5))
 def test_dearer_tokens_never_buy_more_nodes(survivals: Survivals, line: Line, more_s: float) -> None:
     dearer = line._replace(token_s=line.token_s + more_s)

@@ -128,6 +128,15 @@ def test_a_drafter_that_brings_nothing_is_told_to_rest_and_another_begins_anew()
     assert turned() == [bounds]
 
 
+def test_the_floor_is_half_of_what_a_node_has_to_bring_and_none_where_nothing_is_chosen() -> None:
+    chooser, cost = StepChooser(), StepCost(0.010, 0.001)
+    sessions = [session_of(plan=LAUNCHED), session_of(plan=LAUNCHED)]
+    assert chooser.floor == 0.0
+    chooser.spending(sessions, cost, LAUNCHED)
+    assert chooser.floor == pytest.approx(2 * 0.001 / 0.012 / 2), "two roots in 12 ms, and 1 ms for a node"
+    assert Planner(LAUNCHED, 100).floor == 0.0
+
+
 def test_all_drafters_rest_when_they_are_to_and_sessions_without_one_keep_their_plan() -> None:
     bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
     drafted, bare = session_of(1, plan=bounds), session_of(2, plan=bounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -85,7 +86,10 @@ opens = st.builds(
     Open, tokens, samplings, plans, st.just(Vocabulary(VOCAB)), st.integers(1, 4096), st.text(max_size=9), layouts,
     st.integers(0, 1), u32, scopes, hosts,
 )  # fmt: skip
-commits = st.builds(Commit, st.integers(1, 2**31), st.integers(0, 2**63), tokens, u32, st.integers(0, 2**63))
+commits = st.builds(
+    Commit, st.integers(1, 2**31), st.integers(0, 2**63), tokens, u32, st.integers(0, 2**63),
+    st.floats(0, 1, exclude_max=True, width=32),
+)  # fmt: skip
 
 
 @st.composite
@@ -304,6 +308,10 @@ def test_a_malformed_decode_request_names_its_field(message: verifier_pb2.Decode
         ),
         (drafter_pb2.CommitEvent(number=1), "commit.token_ids"),
         (drafter_pb2.CommitEvent(token_ids=[1]), "commit.number"),
+        *(
+            (drafter_pb2.CommitEvent(number=1, token_ids=[1], floor=floor), "commit.floor")
+            for floor in (-0.1, 1.0, math.nan, math.inf)
+        ),
     ],
 )
 def test_a_malformed_open_or_commit_names_its_field(

@@ -66,6 +66,8 @@ class FrontierPart:
     """[n] in the session's tree."""
     scoring: Scoring | None = None
     """None: nothing is to be expanded below them in the same expansion."""
+    floor: float = 0.0
+    """Survival below which the verifier's next step has no use for a node; told where whole trees are drawn."""
 
 
 @dataclass(frozen=True, slots=True)

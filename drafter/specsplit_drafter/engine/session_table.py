@@ -155,7 +155,12 @@ class SessionTable:
         levels = self._levels(chosen)
         width = self._level_width(chosen) if levels > 1 or self.proposer.drafts_blocks else 0
         frontier = self.expansion_cost.frontier = [
-            FrontierPart(keys[id(growth)], slots, growth.scoring(slots, width) if width else None)
+            FrontierPart(
+                keys[id(growth)],
+                slots,
+                growth.scoring(slots, width) if width else None,
+                growth.cost_benefit.step_floor,
+            )
             for growth, slots in chosen
         ]
         num_nodes = sum(len(part.slots) for part in frontier)

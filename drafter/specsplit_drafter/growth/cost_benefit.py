@@ -72,6 +72,8 @@ class CostBenefit:
         """Time from one step of the verifier to the next."""
         self._accept_length = DEFAULT_ACCEPT_LENGTH
         self._miss_rate = MISS_RATE
+        self.told_floor = 0.0
+        """Survival below which the verifier's last step had no use for a node."""
         self.set_step_time(step_us)
 
     @property
@@ -88,6 +90,11 @@ class CostBenefit:
     def floor(self) -> float:
         """Survival below which a node costs more than it saves."""
         return min(HIGHEST_FLOOR, self._price_s / self.token_s)
+
+    @property
+    def step_floor(self) -> float:
+        """Survival below which a node costs more than it saves, or is of no use to the verifier's very next step."""
+        return max(self.floor, min(HIGHEST_FLOOR, self.told_floor))
 
     def set_step_time(self, step_us: int) -> None:
         """Take in the step time that the verifier reports, within bounds; 0: it reports none."""

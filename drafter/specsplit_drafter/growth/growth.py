@@ -146,7 +146,7 @@ class Growth:
         self._chosen = _NO_SLOTS
         self._expansions += 1
         self._unsent.mark_busy()
-        limits = PlacementLimits(math.log(self.cost_benefit.floor), self._levels(), self.original.free_nodes)
+        limits = PlacementLimits(math.log(self.cost_benefit.step_floor), self._levels(), self.original.free_nodes)
         placed = self._candidate_pool.place(drawn, limits)
         if len(placed.rescored.slots):
             self._unsent.add(self.original.rescore(*placed.rescored))
@@ -196,6 +196,7 @@ class Growth:
             self._candidate_pool.learn(slot, pick)
         new_slots = self.original.commit(commit).new_slots
         self.cost_benefit.set_step_time(commit.step_us)
+        self.cost_benefit.told_floor = commit.floor
         self.cost_benefit.observe_commit(len(commit.tokens), hit=new_slots is not None)
         self._candidate_pool.remap(new_slots, redraws_root=self._redraws)
         if self._redraws:

@@ -49,8 +49,12 @@ def continuations(text: Text, matches: Matches) -> list[Continuation]:
     return [*map(Continuation, matches.lengths.tolist()[::-1], tokens[::-1])]
 
 
-def draw(found: Iterable[Continuation], children: int) -> WholeTree:
-    """Draw the tree of these continuations, of equally long ones the likelier first: `children` candidates at most for each node."""
+def draw(found: Iterable[Continuation], children: int, floor: float = 0.0) -> WholeTree:
+    """Draw the tree of these continuations, of equally long ones the likelier first: `children` candidates at most for each node.
+
+    floor: survival of a node that is looked behind, by these counts, if that is more than `LEAST`.
+    """
+    least = max(LEAST, floor)
     above: list[int] = []
     tokens: list[int] = []
     rows: list[list[tuple[int, float]]] = []
@@ -68,7 +72,7 @@ def draw(found: Iterable[Continuation], children: int) -> WholeTree:
         rows.append([(token, math.log(probability)) for token, probability, _ in candidates])
         for token, probability, own in candidates:
             drawn += 1
-            if negative * probability <= -LEAST and len(path) + 1 < DEEPEST:
+            if negative * probability <= -least and len(path) + 1 < DEEPEST:
                 heappush(left, (negative * probability, drawn, row, (*path, token), own))
     return WholeTree(above, tokens, Children.of(rows))
 

@@ -77,15 +77,15 @@ class NgramProposer(ProposerDefaults):
 
     def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[WholeTree]:
         """Draw the whole tree of each session; the parts of the frontier are roots."""
-        return [self._draw(self._sessions[part.session]) for part in frontier]
+        return [self._draw(self._sessions[part.session], part.floor) for part in frontier]
 
     def close(self, session: SessionKey) -> None:
         """Forget a session. Its output is kept for others of its scope."""
         over = self._sessions.pop(session)
         self._shared.add(over.whose, over.output)
 
-    def _draw(self, session: _Session) -> WholeTree:
+    def _draw(self, session: _Session, floor: float) -> WholeTree:
         ending = session.text.ending
         texts = [text for text in (session.text, self._shared.of(session.whose)) if len(text)]
         found = [each for text in texts for each in continuations(text, text.matches(ending, MATCHES))]
-        return draw(found, self._children)
+        return draw(found, self._children, floor)

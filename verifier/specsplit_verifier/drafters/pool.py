@@ -80,15 +80,16 @@ class DrafterPool:
             session.plan = plan
             self._tell(session, *session.drafter.replan(plan, now))
 
-    def commit(self, made: Iterable[tuple[Session, Reroot]], step_us: int) -> None:
+    def commit(self, made: Iterable[tuple[Session, Reroot]], step_us: int, floor: float = 0.0) -> None:
         """Send the commits of a step to the drafters. step_us: expected microseconds until the next step; 0: unknown.
 
+        floor: survival below which the step had no use for a node; 0: it takes what it can get.
         Drafters that were told to rest get theirs later.
         """
         self._step_us = step_us
         for session, reroot in made:
             if reroot.commit is not None:
-                commit = replace(reroot.commit, step_us=step_us, seen=session.drafter.seen)
+                commit = replace(reroot.commit, step_us=step_us, seen=session.drafter.seen, floor=floor)
                 if session.plan.speculates or not session.drafter.keep_back(commit, rested=reroot.rested):
                     self._tell(session, commit)
 

@@ -219,9 +219,8 @@ class EngineCore:
         step_us = self._step_us(step)
         made = [tree for tree in step.trees if tree.session in output.accepted]
         sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
-        self._drafters.commit(
-            ((running[each.session], each.reroot) for each in sessions if each.finished is None), step_us
-        )
+        going_on = ((running[each.session], each.reroot) for each in sessions if each.finished is None)
+        self._drafters.commit(going_on, step_us, self._planner.floor)
         self._hand_on(output.features, now)
         self._scheduler.kv.end_step(running.values())
         self._steps += 1

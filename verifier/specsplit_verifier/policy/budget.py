@@ -40,6 +40,10 @@ class Spending(NamedTuple):
     crowded_out: frozenset[int] = frozenset()
     """Sessions, by number, whose nodes had no room beside likelier ones of others, none of them."""
 
+    def price(self, line: Line) -> float:
+        """Compute the tokens that one more node of this step would cost: one that is less likely is not worth its place."""
+        return self.length * line.token_s / self.seconds
+
     def at_least(self, least: Sequence[int]) -> Spending:
         """Take so many nodes of each session, whether they pay or not; there may be fewer to be had."""
         if not any(least):

@@ -22,6 +22,8 @@ from specsplit_verifier.sessions.session import Session
 from specsplit_verifier.sessions.wait_policy import Prospect, Trust, Waiting, worth_waiting
 
 SMOOTHING: Final = 0.05
+FLOOR: Final = 0.5
+"""Nodes that a drafter thinks half as likely as they have to be may still be worth their place: it may think too little of them."""
 REMEMBERED: Final = 64
 """Pairs of a drafter and a kind of text (greedy, sampled) whose acceptance is kept."""
 
@@ -47,6 +49,8 @@ class StepChooser:
         self._roots_join: Final = roots_join
         self.host_s = 0.0
         """Seconds of a step beside the forward, lately."""
+        self.floor = 0.0
+        """Survival, as drafters say it, below which the step that was chosen last had no use for a node."""
         self.account = Account()
         self._trust = Trust()
         self._asked: _Asked | None = None
@@ -83,6 +87,7 @@ class StepChooser:
         if launched is None:
             return within_memory(fixed(self._corrected(sessions, log_survivals), line))
         spending = spend(self._corrected(sessions, log_survivals), line)
+        self.floor = FLOOR * min(1.0, spending.price(line))
         if self.account.asks:
             others = fixed(self._corrected(sessions, log_survivals), line, launched.num_draft_tokens - 1)
             self.account.weighed(within_memory(spending), within_memory(others), line)

@@ -116,6 +116,11 @@ class Planner:
         """What drafters do in the step that is in flight; None: it is not tried whether they should rest."""
         return self._arms.arm if self._arms is not None and self._controller.chooses else None
 
+    @property
+    def floor(self) -> float:
+        """Survival below which the step that was chosen last had no use for a node; 0: it takes what it can get."""
+        return self._chooser.floor if self._controller.chooses else 0.0
+
     def estimate(self) -> Estimate | None:
         """The estimate behind the default plan; None: there were no steps yet, or there is nothing to weigh."""
         return self._chooser.account.estimate() if self._controller.chooses else None
