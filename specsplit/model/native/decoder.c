@@ -8,6 +8,7 @@
 #include <math.h>
 #include <omp.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "product.h"
 
@@ -37,30 +38,37 @@ enum how {
   MULTIPLIED /* with what is there */
 };
 
-INLINE vec silu(vec x) {
-  const ivec negative = x < 0;
-  const vec small = exponential((vec)(((ivec)x & negative) | ((ivec)-x & ~negative)));
-  const vec numerator = (vec)(((ivec)small & negative) | ((ivec)((vec){0} + 1.0f) & ~negative));
+EXPONENTIAL(wide_exponential, wide, iwide)
+
+INLINE wide silu(wide x) {
+  const iwide negative = x < 0;
+  const wide small = wide_exponential((wide)(((iwide)x & negative) | ((iwide)-x & ~negative)));
+  const wide numerator = (wide)(((iwide)small & negative) | ((iwide)((wide){0} + 1.0f) & ~negative));
   return x * numerator / (small + 1.0f);
 }
 
-/* Write sums of one row in one panel to its `count` numbers there. */
-INLINE void keep(enum how how, float sums[PANEL], const float *bias, const float *before, float *to, int64_t count) {
-  for (int x = 0; x < PANEL; x += WIDTH) {
-    vec *each = (vec *)(sums + x);
-    if (bias) *each += *(const vec *)(bias + x);
-    if (how == SWITCHED) *each = silu(*each);
+/* Write sums of one row in one panel, and what becomes of them, to its numbers there. */
+INLINE void keep_panel(enum how how, const float sums[PANEL], const float *bias, const float before[PANEL], float to[PANEL]) {
+  for (int x = 0; x < PANEL; x += WIDE) {
+    wide each = *(const wide *)(sums + x);
+    if (bias) each += *(const wide *)(bias + x);
+    if (how == SWITCHED) each = silu(each);
+    if (how == ADDED) each += *(const wide *)(before + x);
+    if (how == MULTIPLIED) each *= *(const wide *)(to + x);
+    *(wide *)(to + x) = each;
   }
-  switch (how) {
-    case ADDED:
-      for (int64_t x = 0; x < count; x++) to[x] = before[x] + sums[x];
-      break;
-    case MULTIPLIED:
-      for (int64_t x = 0; x < count; x++) to[x] *= sums[x];
-      break;
-    default:
-      for (int64_t x = 0; x < count; x++) to[x] = sums[x];
+}
+
+/* Write sums of one row in one panel, in which it has `count` numbers. */
+INLINE void keep(enum how how, const float sums[PANEL], const float *bias, const float *before, float *to, int64_t count) {
+  if (count == PANEL) {
+    keep_panel(how, sums, bias, before, to);
+    return;
   }
+  float whole[PANEL] = {0};
+  if (how == ADDED || how == MULTIPLIED) memcpy(whole, how == ADDED ? before : to, count * sizeof(float));
+  keep_panel(how, sums, bias, whole, whole);
+  memcpy(to, whole, count * sizeof(float));
 }
 
 /* Products of rows from [T, I] with one panel, to and before [T, O]. */

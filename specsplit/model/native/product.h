@@ -20,6 +20,7 @@ enum {
 };
 
 typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
+typedef int32_t iwide __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
 
 /* Sums of products of `rows` rows, of `count` numbers, `apart` from one to the next, with a panel [count, PANEL]; to has rows of sums
    `to_apart` from one to the next. */

@@ -34,17 +34,21 @@ INLINE float sum(vec v) {
   return sums((vec[8]){v})[0];
 }
 
-/* e to the power of numbers <= 0, to 2 units in the last place (polynomial of Cephes' expf); 0 from -87 down. NaN stays. */
-INLINE vec exponential(vec x) {
-  const ivec nothing = x <= -87.0f;
-  const vec n = x * 1.44269504088896341f + 12582912.0f - 12582912.0f; /* the nearest whole number to x / ln 2 */
-  const vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
-  vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  const ivec power = (__builtin_convertvector(n, ivec) + 127) << 23;
-  return (vec)((ivec)(p * (vec)power) & ~nothing);
-}
+/* Define a function of a type of vectors: e to the power of numbers <= 0, to 2 units in the last place (polynomial of Cephes' expf); 0 from
+   -87 down. NaN stays. n is the nearest whole number to x / ln 2. */
+#define EXPONENTIAL(NAME, VEC, IVEC)                                            \
+  INLINE VEC NAME(VEC x) {                                                      \
+    const IVEC nothing = x <= -87.0f;                                           \
+    const VEC n = x * 1.44269504088896341f + 12582912.0f - 12582912.0f;         \
+    const VEC r = x - n * 0.693359375f + n * 2.12194440e-4f;                    \
+    VEC p = r * 1.9875691500e-4f + 1.3981999507e-3f;                            \
+    p = p * r + 8.3334519073e-3f;                                               \
+    p = p * r + 4.1665795894e-2f;                                               \
+    p = p * r + 1.6666665459e-1f;                                               \
+    p = p * r + 5.0000001201e-1f;                                               \
+    p = p * (r * r) + r + 1.0f;                                                 \
+    const IVEC power = (__builtin_convertvector(n, IVEC) + 127) << 23;          \
+    return (VEC)((IVEC)(p * (VEC)power) & ~nothing);                            \
+  }
+
+EXPONENTIAL(exponential, vec, ivec)
