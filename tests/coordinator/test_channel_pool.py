@@ -29,7 +29,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit.wire.verifier import decode_response
-from specsplit_coordinator.members.channel_pool import ChannelPool
+from specsplit_coordinator.members.channel_pool import ChannelPool, PooledChannel
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.members.verifier_client import VerifierClient
@@ -155,5 +155,5 @@ async def closings(channels: ChannelPool) -> None:
     await asyncio.gather(*vars(channels)["_closing"])
 
 
-def is_closed(channel: grpc.aio.Channel) -> bool:
-    return channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+def is_closed(pooled: PooledChannel) -> bool:
+    return pooled.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN

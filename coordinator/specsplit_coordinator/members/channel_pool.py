@@ -16,6 +16,7 @@ import grpc
 from specsplit.observe import Tracing
 from specsplit.rpc import Pems, dial, shown_to_servers
 from specsplit.settings import TransportSettings
+from specsplit.v1 import verifier_pb2_grpc
 from specsplit_coordinator.members.member_state import MemberState
 
 DRAINED_GRACE_S = 5.0
@@ -24,10 +25,11 @@ different connections, and a busy coordinator may read them in either order."""
 
 
 @dataclass(eq=False)
-class _PooledChannel:
-    """One channel to a verifier."""
+class PooledChannel:
+    """One channel to a verifier, and its calls: to make these anew takes longer than to begin one."""
 
     channel: grpc.aio.Channel
+    stub: verifier_pb2_grpc.VerifierServiceAsyncStub
     certificates: Pems | None
     """What it was dialled with; None: in the clear."""
     calls: int = 0
@@ -38,11 +40,11 @@ class _PooledChannel:
 class _VerifierChannels:
     """The channels to one verifier."""
 
-    current: _PooledChannel
-    older: list[_PooledChannel] = field(default_factory=list[_PooledChannel])
+    current: PooledChannel
+    older: list[PooledChannel] = field(default_factory=list[PooledChannel])
     """Channels that show an older certificate and still have open calls."""
 
-    def unused(self) -> list[_PooledChannel]:
+    def unused(self) -> list[PooledChannel]:
         """Remove and return the older channels that have no open call."""
         unused = [pooled for pooled in self.older if not pooled.calls]
         self.older = [pooled for pooled in self.older if pooled.calls]
@@ -60,12 +62,12 @@ class ChannelPool:
         self._pool_closed = asyncio.Event()
 
     @contextmanager
-    def to(self, verifier: MemberState) -> Generator[grpc.aio.Channel]:
+    def to(self, verifier: MemberState) -> Generator[PooledChannel]:
         """Lend a channel to a verifier, which must not be lost, for one call; the call must be over when the block is left."""
         pooled = self._current(verifier)
         pooled.calls += 1
         try:
-            yield pooled.channel
+            yield pooled
         finally:
             pooled.calls -= 1
             self._close_unused(verifier)
@@ -77,11 +79,12 @@ class ChannelPool:
             self._forget(verifier)
         await asyncio.gather(*self._closing)
 
-    def _current(self, verifier: MemberState) -> _PooledChannel:
+    def _current(self, verifier: MemberState) -> PooledChannel:
         certificates, channels = shown_to_servers(self._settings), self._channels.get(verifier)
         if channels is not None and channels.current.certificates == certificates:
             return channels.current
-        new = _PooledChannel(dial(verifier.who.address, self._settings, self._tracing), certificates)
+        channel = dial(verifier.who.address, self._settings, self._tracing)
+        new = PooledChannel(channel, verifier_pb2_grpc.VerifierServiceStub(channel), certificates)
         if channels is None:
             self._channels[verifier] = _VerifierChannels(new)
             verifier.on_lost.append(lambda: self._forget(verifier))
@@ -102,7 +105,7 @@ class ChannelPool:
             for pooled in (channels.current, *channels.older):
                 self._close(pooled, DRAINED_GRACE_S if verifier.leaving else 0.0)
 
-    def _close(self, pooled: _PooledChannel, after_s: float) -> None:
+    def _close(self, pooled: PooledChannel, after_s: float) -> None:
         task = asyncio.get_running_loop().create_task(self._closed(pooled.channel, after_s))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -14,7 +14,6 @@ from specsplit.observe import TraceContext, Tracing
 from specsplit.rpc import CODES, from_rpc_error, is_from_peer, is_task_cancelled
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import TransportSettings
-from specsplit.v1 import verifier_pb2_grpc
 from specsplit.wire.verifier import decode_events, decode_to_wire
 from specsplit.wire.watching import Watched, watch_event, watch_to_wire
 from specsplit_coordinator.members.channel_pool import ChannelPool
@@ -52,9 +51,9 @@ class VerifierClient:
         Raises Unavailable if the verifier is lost meanwhile, otherwise the error that the verifier ends the call with.
         """
         _require_alive(verifier)
-        with self._channels.to(verifier) as channel:
+        with self._channels.to(verifier) as pooled:
             with self._tracing.within(trace):
-                call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(decode_to_wire(request), timeout=timeout_s)
+                call = pooled.stub.Decode(decode_to_wire(request), timeout=timeout_s)
             last: Sequence[DecodeEvent] = ()
             with _tied_to(verifier, call), _answered_by_verifier(verifier):
                 async for message in call:
@@ -74,8 +73,8 @@ class VerifierClient:
         otherwise as `decode` does.
         """
         _require_alive(verifier)
-        with self._channels.to(verifier) as channel:
-            call = verifier_pb2_grpc.VerifierServiceStub(channel).Watch(watch_to_wire(request_id))
+        with self._channels.to(verifier) as pooled:
+            call = pooled.stub.Watch(watch_to_wire(request_id))
             with _tied_to(verifier, call):
                 async for message in call:
                     yield watch_event(message)
