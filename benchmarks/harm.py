@@ -1,6 +1,7 @@
 """What a drafter costs whoever has it: tokens/s under `goodput` as a share of those without a drafter, in virtual time.
 
-Drafters are made up, and replayed: useless, slow, taking cores from their verifier, good at once or later, or for one session in ten.
+Drafters are made up, and replayed: useless, slow, taking cores from their verifier, good at once or later, or for one session in ten. The
+n-gram drafter is the product's own, along texts that are made up.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from benchmarks.lab.arrivals import Closed
 from benchmarks.lab.cost import ExpansionCurve, StepCurve
 from benchmarks.lab.laboratory import Laboratory
 from benchmarks.lab.ledger import Ledger
-from benchmarks.lab.replay import ReplaySource
+from benchmarks.lab.replay import CONTEXT, ReplaySource
 from benchmarks.lab.scenario import DrafterSpec, Policy, Scenario
+from benchmarks.lab.source import Source
+from benchmarks.lab.texts import TextSource
 from benchmarks.lab.trace import Header, Level, Trace
+from benchmarks.lookup.turn import Turn
 from benchmarks.plots import sideways
 from benchmarks.report import Row
 
@@ -28,10 +32,16 @@ LAW = 0.98
 """The least share that any window should have."""
 STEP = StepCurve(60.0, per_token_us=2000.0)
 QUICK, SLOW = ExpansionCurve(10.0), ExpansionCurve(300.0)
+LOOKUP = ExpansionCurve(0.0, per_node_us=2000.0)
+"""What the drafter without a model takes: 2 ms a session."""
 PROMPT, TOKENS, SHORT = 16, 1200, 120
 """Tokens of a prompt, of an answer, and of a short one."""
 UNLUCKY = 64
 """Tokens after which a drafter is good that is useless at first."""
+ANSWER, PERIOD = 400, 24
+"""Tokens of an answer that repeats itself, and of what it repeats."""
+PLACES = tuple(40 + 150 * number % 340 for number in range(24))
+"""Tokens after which answers begin to repeat themselves."""
 PROBABILITIES = (0.6, 0.2, 0.1, 0.05)
 """What every drafter says of its children, right or wrong."""
 RIGHT, WRONG = Level(0, PROBABILITIES), Level(-1, PROBABILITIES)
@@ -61,6 +71,14 @@ def one_in_ten(session: int, token: int) -> bool:
     return session % 10 == 9
 
 
+def repeating(place: int) -> Turn:
+    """Make an answer that says nothing again before some place, and from there on its last `PERIOD` tokens, again and again."""
+    tokens = random.Random(place).sample(range(CONTEXT), PROMPT + place)
+    while len(tokens) < PROMPT + ANSWER:
+        tokens.append(tokens[-PERIOD])
+    return Turn(tuple(tokens[:PROMPT]), tuple(tokens[PROMPT:]))
+
+
 @dataclass(frozen=True)
 class Harm:
     """A drafter, where it computes, and who asks."""
@@ -76,6 +94,8 @@ class Harm:
     requests: int = 1
     tokens: int = TOKENS
     """Tokens of each answer."""
+    turns: Sequence[Turn] = ()
+    """What is asked and answered, if the drafter is the one without a model."""
 
     @property
     def cores(self) -> str:
@@ -85,8 +105,10 @@ class Harm:
         return f"one of the verifier's {self.shared_cores}, {'told' if self.told else 'not told'}"
 
     @property
-    def source(self) -> ReplaySource:
+    def source(self) -> Source:
         """The texts of all sessions."""
+        if self.turns:
+            return TextSource(self.turns)
         places = range(self.tokens)
         requests = [
             {PROMPT - 1 + token: [RIGHT if self.text(session, token) else WRONG] for token in places}
@@ -103,7 +125,7 @@ class Harm:
             policy=Policy.GOODPUT,
             step=STEP,
             arrivals=Closed(self.callers),
-            requests=self.requests,
+            requests=len(self.turns) or self.requests,
             shared_cores=self.shared_cores,
             priced=self.told,
         )
@@ -124,6 +146,8 @@ CASES = (
     *_everywhere(Harm("good one session in ten, ten at once", one_in_ten, callers=10, requests=40, tokens=SHORT)),
     *_everywhere(Harm(f"good after {UNLUCKY} tokens", good_later)),
     *_everywhere(Harm("good", good)),
+    *_everywhere(Harm("n-gram", useless, LOOKUP, turns=[*map(repeating, PLACES[:8])])),
+    *_everywhere(Harm("n-gram, eight at once", useless, LOOKUP, callers=8, turns=[*map(repeating, PLACES)])),
 )
 NOTES = (
     f"Virtual time, the same digits every time. A step takes {STEP.base_ms:g} ms and {STEP.per_token_us / 1e3:g} ms a token, an expansion "
@@ -132,6 +156,8 @@ NOTES = (
     "4/3 as long on four cores, and twice as long on two.",
     "Good: the first choice is right two times in three; good one session in ten, and after the first tokens: always. Told: the drafter "
     "knows that it shares cores, and draws ahead only what pays.",
+    f"n-gram: the drafter without a model, {LOOKUP.per_node_us / 1e3:g} ms a session and lookup. Answers of {ANSWER} tokens say "
+    f"nothing again up to some place, at {min(PLACES)} to {max(PLACES)} tokens, and from there on {PERIOD} tokens again and again.",
     f"Shares are of the tokens/s of the same requests without a drafter. Least: of any {WINDOW_S:g} s from the first token to the last. "
     "Where ten ask at once, the end is counted too, where fewer are left: with good sessions among them, it is longer.",
 )

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.harm import CASES, LAW, Harm, good_later, least, measured, one_in_ten, useless, verdict
+from benchmarks.harm import (
+    CASES,
+    LAW,
+    LOOKUP,
+    Harm,
+    good_later,
+    least,
+    measured,
+    one_in_ten,
+    repeating,
+    useless,
+    verdict,
+)
 from benchmarks.lab.cost import ExpansionCurve
 from benchmarks.report import Row
 
@@ -55,6 +67,14 @@ def test_drafters_that_take_cores_and_bring_nothing_rest_where_that_is_tried(exp
     row = measured(Harm("useless", useless, expansion, shared_cores=2, told=False, tokens=600))
     assert float(str(row["least_trials"])) > 0.97 > float(str(row["least"]))
     assert float(str(row["expansions_trials"])) < 0.2
+
+
+def test_a_drafter_without_a_model_keeps_what_it_brings_where_rests_are_tried() -> None:
+    turns = [repeating(place) for place in (150, 60)]
+    assert all(len(set(turn.output[:place])) == place for turn, place in zip(turns, (150, 60), strict=True))
+    row = measured(Harm("n-gram", useless, LOOKUP, shared_cores=2, turns=turns))
+    without, trials = float(str(row["whole"])), float(str(row["whole_trials"]))
+    assert without > 1.5 and trials - 1 > 0.95 * (without - 1)
 
 
 def test_drafters_are_good_where_they_are_said_to_be() -> None:

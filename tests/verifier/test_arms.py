@@ -172,6 +172,16 @@ def test_batches_of_another_size_and_other_drafters_are_judged_by_themselves() -
     assert arms.resting, "what was learnt is kept"
 
 
+def test_batches_in_which_texts_repeat_themselves_are_judged_by_themselves() -> None:
+    arms = Arms()
+    list(islice(steps(World(stretch=2.0), arms), 20))
+    assert arms.resting
+    arms.meet(["drafter"], repeating=1)
+    assert not arms.resting and arms.plain_resting, "drafters of the others rest as they would without it"
+    arms.meet(["drafter"])
+    assert arms.resting and not arms.plain_resting
+
+
 def test_the_edge_worked_by_hand() -> None:
     record = Record()
     assert record.edge == 0.0 and not record.better(record.stretch), "nothing is known yet"

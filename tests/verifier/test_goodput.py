@@ -155,6 +155,17 @@ def test_all_drafters_rest_when_they_are_to_and_sessions_without_one_keep_their_
     assert changes(all_rest=False) == [(1, bounds)]
 
 
+def test_drafters_work_for_texts_that_repeat_themselves_beside_others_that_rest() -> None:
+    bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
+    plain, repeating = session_of(1, plan=bounds), session_of(2, plan=bounds)
+    for session, text in ((plain, range(1, 9)), (repeating, [1, 2, 3, 4, 1, 2, 3])):
+        session.drafter, session.tokens = drafting_for(address="good"), [*text]
+    chooser.meet([plain, repeating])
+    assert [chooser.repeating(session) for session in (plain, repeating)] == [False, True]
+    found = chooser.resting_changes([plain, repeating], lambda wishes: wishes.over(bounds), plain_rest=True)
+    assert [(session.id, plan.num_steps) for session, plan in found] == [(1, 0)]
+
+
 @pytest.mark.parametrize(("rest_trials", "grouped"), [(True, False), (True, True), (False, False)])
 def test_a_planner_has_drafters_rest_that_double_a_step_if_it_is_to_try_and_is_no_rank(
     rest_trials: bool, grouped: bool, tmp_path: Path

@@ -65,6 +65,20 @@ def test_a_drafter_that_was_not_told_to_rest_and_brings_nodes_is_to_rest_no_long
     assert found.index(True) == IDLE and found.count(True) == RESTS[0], "a first rest, after as many steps as ever"
 
 
+def test_a_rest_ends_by_a_probe_when_the_text_begins_to_repeat_itself() -> None:
+    session, text = standing(), list(range(100))
+    session.read(text)
+    list(rests(session, IDLE))
+    assert session.resting and not session.repeating
+    session.read([*text, 40, 41])
+    assert session.resting
+    session.read([*text, 40, 41, 42])
+    assert session.repeating and not session.resting and session.least == PROBED
+    list(rests(session, 2 * PROBE))
+    session.read([*text, *range(40, 60)])
+    assert session.resting, "nothing came of it, though the text still repeats itself"
+
+
 def corrected(session: SessionAcceptance, *survivals: float) -> list[float]:
     """What is made of the survivals of one session."""
     return list(session.corrected(survivals))

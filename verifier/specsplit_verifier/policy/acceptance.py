@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from specsplit_verifier.policy.repeats import Repeats
+
 _BINS: Final = 10
 """Bins, each of half the survival of the one before; the last has all that are less likely."""
 _BELIEF: Final = 4.0
@@ -91,6 +93,19 @@ class Standing:
         self._left = 0
         """Steps of the rest, or of the probe, that are still to come."""
         self._rest = RESTS[0]
+        self._repeats = Repeats()
+
+    @property
+    def repeating(self) -> bool:
+        """True if the session's text repeats itself now."""
+        return self._repeats.now
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Take in all tokens of the session, of which some are new. A rest ends, by a probe, when the text begins to repeat itself."""
+        repeated = self._repeats.now
+        self._repeats.read(tokens)
+        if self.resting and self._repeats.now and not repeated:
+            self.resting, self._left = False, PROBE
 
     @property
     def least(self) -> int:

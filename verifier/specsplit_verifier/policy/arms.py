@@ -53,7 +53,7 @@ SMALL: Final = 0.02
 """An edge that may be as little as minus this is no reason to try again at once."""
 LOST: Final = -0.01
 """Drafters rest if even a hopeful edge is less."""
-REMEMBERED: Final = 64
+REMEMBERED: Final = 256
 """Records that are kept."""
 
 
@@ -145,7 +145,8 @@ class Arms:
 
     def __init__(self) -> None:
         self._records: dict[Hashable, Record] = {}
-        self._record = Record()
+        self._record = self._plain = Record()
+        """Of the batch as it is, and of one of its size in which no text repeats itself."""
         self._trial: _Trial | None = None
         self._saved_s = MOST_SAVED_S
         self._turning = READING
@@ -163,21 +164,30 @@ class Arms:
             return Arm.REST if self._record.resting else Arm.WORK
         return Arm.WORK_TRIED if self._record.resting else Arm.REST_TRIED
 
-    def meet(self, addresses: Sequence[str]) -> None:
-        """Take in the drafters of the sessions that decode next: one address for each that has a drafter."""
+    @property
+    def plain_resting(self) -> bool:
+        """True if drafters of sessions whose text does not repeat itself are to rest in the next step, beside others whose text does."""
+        return self._plain is not self._record and self._plain.resting
+
+    def meet(self, addresses: Sequence[str], repeating: int = 0) -> None:
+        """Take in the drafters of the sessions that decode next: one address for each that has a drafter.
+
+        `repeating`: so many of these sessions have a text that repeats itself.
+        """
         one = addresses[0] if addresses and addresses.count(addresses[0]) == len(addresses) else None
-        key = len(addresses).bit_length(), one
-        record = self._records.get(key)
-        if record is None:
-            if len(self._records) >= REMEMBERED:
-                del self._records[next(iter(self._records))]
-            record = self._records[key] = Record()
+        self._plain = self._record_of((len(addresses).bit_length(), one, 0))
+        record = self._record_of((len(addresses).bit_length(), one, repeating.bit_length()))
         if record is not self._record:
             rested = self.resting
             self._record, self._trial = record, None
             record.recent.clear()
             self._turned(rested)
             self._turning = max(self._turning, 0 if record.tokens.steps else READING)
+
+    def _record_of(self, key: Hashable) -> Record:
+        if key not in self._records and len(self._records) >= REMEMBERED:
+            del self._records[next(iter(self._records))]
+        return self._records.setdefault(key, Record())
 
     def observe(self, result: StepResult, cost: StepCost) -> None:
         """Learn from a step that is over."""

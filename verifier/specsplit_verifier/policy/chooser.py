@@ -68,6 +68,14 @@ class StepChooser:
         """Take in the sessions that decode now."""
         found = ((session.id, self._standing(session)) for session in sessions)
         self._standings = {number: standing for number, standing in found if standing is not None}
+        for session in sessions:
+            if session.id in self._standings:
+                self._standings[session.id].read(session.tokens)
+
+    def repeating(self, session: Session) -> bool:
+        """Tell whether a session that has a drafter has a text that repeats itself now."""
+        standing = self._standings.get(session.id)
+        return standing is not None and standing.repeating
 
     def spending(
         self, sessions: Sequence[Session], cost: StepCost, launched: Plan | None, other_tokens: int = 0
@@ -148,13 +156,22 @@ class StepChooser:
                 standing.stepped(_probabilities(part.draft), accepted, drafter_ready=part.drafter_ready)
 
     def resting_changes(
-        self, sessions: Iterable[Session], plan_of: Callable[[PlanChanges], Plan], *, all_rest: bool = False
+        self,
+        sessions: Iterable[Session],
+        plan_of: Callable[[PlanChanges], Plan],
+        *,
+        all_rest: bool = False,
+        plain_rest: bool = False,
     ) -> list[tuple[Session, Plan]]:
-        """Find sessions whose drafters are to rest from now on, or no longer, each with its new plan. `all_rest`: every drafter is to."""
+        """Find sessions whose drafters are to rest from now on, or no longer, each with its new plan.
+
+        `all_rest`: every drafter is to. `plain_rest`: those are to whose session's text does not repeat itself.
+        """
         found: list[tuple[Session, Plan]] = []
         for session in sessions:
             standing = self._standings.get(session.id)
-            resting = standing is not None and (all_rest or standing.resting)
+            told = all_rest or (plain_rest and not self.repeating(session))
+            resting = standing is not None and (told or standing.resting)
             if resting is not session.plan.speculates:
                 continue  # it is so already
             plan = plan_of(session.request.plan)

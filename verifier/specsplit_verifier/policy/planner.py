@@ -183,7 +183,9 @@ class Planner:
         ready = self._chooser.ready(running, prompts)
         self._chooser.meet(ready)
         if self._arms is not None:
-            self._arms.meet([session.drafter.address for session in ready if session.drafter.attached])
+            drafted = [session for session in ready if session.drafter.attached]
+            repeating = sum(map(self._chooser.repeating, drafted))
+            self._arms.meet([session.drafter.address for session in drafted], repeating)
         if not prompts:
             pauses = [_serial_pause(session, now) for session in ready]
             ready = [session for session, pause in zip(ready, pauses, strict=True) if pause == 0.0]
@@ -207,8 +209,11 @@ class Planner:
         """Find sessions whose drafters are to rest from now on, or no longer, each with its new plan."""
         if not self._controller.chooses:
             return []
+        arms = self._arms
+        if arms is None:
+            return self._chooser.resting_changes(running, self.plan_of)
         return self._chooser.resting_changes(
-            running, self.plan_of, all_rest=self._arms is not None and self._arms.resting
+            running, self.plan_of, all_rest=arms.resting, plain_rest=arms.plain_resting
         )
 
     def shown(self, plan: Plan) -> Plan:
