@@ -1,4 +1,4 @@
-"""A model is loaded and run by one thread alone.
+"""The thread that loads a model and runs it.
 
 torch shares its operations out over a pool of threads, and with GNU's OpenMP each thread that calls it has a pool of its own. Work on two
 threads (loading on one, stepping on another) has two pools, so more threads than cores, and OpenMP then lets its workers sleep behind every

@@ -67,7 +67,7 @@ class FrontierPart:
     scoring: Scoring | None = None
     """None: nothing is to be expanded below them in the same expansion."""
     floor: float = 0.0
-    """Survival below which the verifier's next step has no use for a node; told where whole trees are drawn."""
+    """Survival below which the verifier's next step has no use for a node: who draws a whole tree need not look behind it."""
 
 
 @dataclass(frozen=True, slots=True)
