@@ -14,11 +14,11 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 from benchmarks.lab.clock import VirtualClock
 from benchmarks.lookup.turn import Turn
 from specsplit.draft_events import Close, Open
+from specsplit.lookup import SharedTexts
 from specsplit.speculation import Draft, Grow, Mirror
 from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit_drafter.engine.session_table import SessionTable, TableLimits
 from specsplit_drafter.kinds.ngram import NgramProposer
-from specsplit_drafter.kinds.shared_texts import SharedTexts
 
 MOST_TOKENS = 1 << 20
 """Above every token id, and more tokens than any client here was answered."""

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 
 from specsplit.clock import SystemClock
 from specsplit.draft_events import Open
+from specsplit.lookup import SharedTexts
 from specsplit.settings import DrafterSettings
 from specsplit.speculation import Grow, Mirror
 from specsplit.tree import ROOT
@@ -18,138 +17,11 @@ from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit_drafter.drafts.proposer import FrontierPart, WholeTree
 from specsplit_drafter.edge.service import load_proposer
 from specsplit_drafter.engine.session_table import SessionTable
-from specsplit_drafter.kinds.continuations import DEEPEST, MOST_NODES, Continuation, behind, continuations, draw
 from specsplit_drafter.kinds.ngram import NgramProposer
-from specsplit_drafter.kinds.shared_texts import SharedTexts
-from specsplit_drafter.kinds.suffix import LONGEST, Text
 from tests.drafter.toys import open_event, table_of
 
-TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 WORDS = Vocabulary(1000, "ab" * 32)
 KEY = (1, 1)
-
-
-def common_suffix(text: Sequence[int], end: int, ending: Sequence[int]) -> int:
-    """Count the tokens before place `end` that read as another text ends."""
-    length = 0
-    while length < min(end, len(ending), LONGEST) and text[end - 1 - length] == ending[-1 - length]:
-        length += 1
-    return length
-
-
-@given(TEXTS, TEXTS, st.integers(1, 8), st.booleans())
-def test_matches_are_the_longest_of_the_definition_and_of_equals_the_latest(
-    words: list[int], others: list[int], most: int, own: bool
-) -> None:
-    text = Text(words)
-    ending = text.ending if own else Text(others).ending
-    lengths = {end: common_suffix(words, end, words if own else others) for end in range(1, len(words))}
-    best = sorted((end for end in lengths if lengths[end]), key=lambda end: (-lengths[end], -end))[:most]
-    found = text.matches(ending, most)
-    assert sorted(zip((found.ends - LONGEST).tolist(), found.lengths.tolist(), strict=True)) == sorted(
-        (end, lengths[end]) for end in best
-    )
-
-
-@given(st.lists(st.lists(st.integers(0, 9), max_size=300), max_size=6), st.sampled_from([None, 1, 7, 64]))
-def test_a_text_holds_the_latest_of_what_was_appended_and_no_more_than_it_may(
-    parts: list[list[int]], most: int | None
-) -> None:
-    text = Text((), most)
-    for part in parts:
-        text.append(part)
-    whole = [token for part in parts for token in part]
-    kept = text.tokens.tolist()
-    assert kept == whole[len(whole) - len(kept) :]
-    if most is None:
-        assert kept == whole
-    else:
-        assert min(len(whole), most // 2) <= len(kept) <= most
-
-
-@given(TEXTS, st.integers(1, 8))
-def test_what_follows_a_match_is_the_text_and_then_what_is_drafted(words: list[int], count: int) -> None:
-    text = Text(words)
-    for place in range(1, len(words)):
-        (found,) = text.following(np.array([LONGEST + place]), count).tolist()
-        after = words[place : place + count]
-        assert found == [*after, *(-2 - drafted for drafted in range(count - len(after)))]
-
-
-@pytest.mark.parametrize("words", [[7] * 40_000, list(range(500)) * 80])
-def test_a_long_text_that_repeats_itself_is_matched_at_its_latest_places(words: list[int]) -> None:
-    text = Text(words)
-    found = text.matches(text.ending, 16)
-    assert found.lengths.tolist() == [LONGEST] * 16
-    period = 1 if words[0] == words[1] else 500
-    assert (found.ends - LONGEST).tolist() == [len(words) - period * back for back in range(16, 0, -1)]
-
-
-def drawn(words: Sequence[int], children: int = 8) -> WholeTree:
-    text = Text(words)
-    return draw(continuations(text, text.matches(text.ending, 16)), children)
-
-
-def ranked(words: Sequence[int]) -> list[tuple[int, float]]:
-    """The candidates of the root, and their probabilities."""
-    children = drawn(words).children
-    pairs = zip(children.tokens[0].tolist(), children.log_probabilities[0].tolist(), strict=True)
-    return [(token, round(math.exp(raw), 4)) for token, raw in pairs if raw > -math.inf]
-
-
-def test_the_longest_match_speaks_first_and_shorter_ones_get_what_it_leaves() -> None:
-    # "1 2" was followed by 3; "2" alone also by 4. One match of length 2: 1 / (1 + 1/2) of the whole;
-    # then one of length 1: 1 / (1 + 1) of what is left.
-    assert ranked([1, 2, 3, 9, 2, 4, 1, 2]) == [(3, 0.6667), (4, 0.1667)]
-
-
-def test_what_followed_more_often_is_likelier() -> None:
-    assert ranked([1, 5, 0, 1, 5, 2, 1, 6, 3, 1]) == [(5, 0.4), (6, 0.2)]
-
-
-def test_a_token_that_a_longer_match_named_is_not_named_again() -> None:
-    assert ranked([1, 2, 3, 2, 3, 1, 2]) == [(3, 0.6667)]
-
-
-def test_of_equally_likely_ones_the_latest_seen_comes_first() -> None:
-    assert [token for token, _ in ranked([1, 5, 1, 6, 1])] == [6, 5]
-
-
-def test_text_never_seen_has_no_children() -> None:
-    assert ranked([1, 2, 3]) == []
-
-
-def test_a_match_is_followed_for_eight_tokens_by_each_that_matched() -> None:
-    once = [Continuation(1, list(range(DEEPEST)))]
-    assert behind(tuple(range(7)), once, 4)
-    assert not behind(tuple(range(8)), once, 4)
-    assert behind(tuple(range(8)), [Continuation(2, list(range(DEEPEST)))], 4)
-
-
-def test_a_tree_follows_the_repetition_and_goes_on_into_its_own_drafts() -> None:
-    tree = drawn([1, 2, 3, 1, 2])
-    path = [row[0] for row in tree.children.tokens.tolist()]
-    assert path[:7] == [3, 1, 2, 3, 1, 2, 3]
-
-
-@given(TEXTS, st.integers(1, 6))
-def test_a_drawn_tree_names_parents_first_and_its_candidates_are_distinct_descending_and_sum_to_at_most_one(
-    words: list[int], count: int
-) -> None:
-    tree = drawn(words, count)
-    tokens, probabilities = tree.children.tokens.tolist(), np.exp(tree.children.log_probabilities)
-    assert tree.above[0] == -1
-    for row, (above, token) in enumerate(zip(tree.above, tree.tokens, strict=True)):
-        assert above < row
-        assert row == 0 or token in tokens[above]
-    links = list(zip(tree.above, tree.tokens, strict=True))
-    assert len(set(links)) == len(links)
-    for row, of_row in zip(tokens, probabilities, strict=True):
-        named = [token for token, probability in zip(row, of_row, strict=True) if probability > 0]
-        assert len(set(named)) == len(named) <= count
-    assert (np.diff(probabilities, axis=1) <= 0).all()
-    assert (probabilities.sum(axis=1) <= 1 + 1e-9).all()
-    assert len(tree.above) <= MOST_NODES + 1
 
 
 def test_outputs_of_one_scope_are_shared_and_of_none_are_not() -> None:
@@ -191,20 +63,6 @@ def test_a_prompt_is_not_shared_and_neither_is_what_stands_between_two_outputs()
     answer(proposer, b"ann", [1, 2, 3], [6, 7])
     assert guess(proposer, b"ann", [1, 2]) is None
     assert guess(proposer, b"ann", [0, 5]) is None, "the end of one output is not followed by the next"
-
-
-@given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.lists(st.integers(0, 9), max_size=30)), max_size=20))
-def test_shared_texts_keep_the_scopes_used_last_and_no_more_tokens_than_they_may(
-    outputs: list[tuple[bytes, list[int]]],
-) -> None:
-    shared = SharedTexts(tokens=40, scopes=2)
-    for scope, output in outputs:
-        shared.add((scope, WORDS), output)
-    last = list(dict.fromkeys(scope for scope, output in reversed(outputs) if output))
-    for scope in (b"a", b"b", b"c"):
-        kept = shared.of((scope, WORDS))
-        assert len(kept) <= 40
-        assert bool(len(kept)) is (scope in last[:2])
 
 
 def answer(proposer: NgramProposer, scope: bytes, prompt: list[int], output: list[int]) -> None:

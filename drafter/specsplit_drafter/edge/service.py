@@ -17,6 +17,7 @@ from specsplit.clock import Clock, SystemClock
 from specsplit.errors import LoadError, SpecsplitError
 from specsplit.host import host_of
 from specsplit.interpreter import freeze_heap, switch_often
+from specsplit.lookup import UNSHARED, SharedTexts
 from specsplit.model_thread import ModelThread
 from specsplit.ranks.environment import ALONE, RankEnvironment
 from specsplit.ranks.lockstep import Lockstep
@@ -31,7 +32,6 @@ from specsplit_drafter.edge.telemetry import Telemetry
 from specsplit_drafter.engine.engine import Engine, Outbox
 from specsplit_drafter.engine.session_table import Pace, SessionTable, TableLimits, unpaced
 from specsplit_drafter.kinds.ngram import NgramProposer
-from specsplit_drafter.kinds.shared_texts import UNSHARED, SharedTexts
 
 if TYPE_CHECKING:  # an ngram drafter runs without torch
     from specsplit.model.layers.sharded import TensorMesh

@@ -7,35 +7,21 @@ takes some 0.1 ms, so the whole tree is drawn at once, after every commit, and t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from specsplit.draft_events import Open
+from specsplit.lookup import UNSHARED, SessionText, SharedTexts
 from specsplit.tree import TokenTree
 from specsplit.values import DrafterInfo, DrafterKind
 from specsplit_drafter.drafts.proposer import (
     UNBOUNDED,
     AppliedCommit,
+    Children,
     FrontierPart,
     ProposerDefaults,
     ProposerPages,
     SessionKey,
     WholeTree,
 )
-from specsplit_drafter.kinds.continuations import MATCHES, continuations, draw
-from specsplit_drafter.kinds.shared_texts import UNSHARED, SharedTexts, Whose
-from specsplit_drafter.kinds.suffix import Text
-
-
-@dataclass(frozen=True)
-class _Session:
-    text: Text
-    output_from: int
-    """Tokens of the prompt."""
-    whose: Whose | None
-
-    @property
-    def output(self) -> list[int]:
-        return self.text.tokens[self.output_from :].tolist()
 
 
 class NgramProposer(ProposerDefaults):
@@ -50,7 +36,7 @@ class NgramProposer(ProposerDefaults):
         self._shared = shared
         self.info = DrafterInfo(DrafterKind.NGRAM, "", None, max_context)
         """The info that verifiers get: it fits any vocabulary."""
-        self._sessions: dict[SessionKey, _Session] = {}
+        self._sessions: dict[SessionKey, SessionText] = {}
 
     @property
     def pages(self) -> ProposerPages:
@@ -64,12 +50,14 @@ class NgramProposer(ProposerDefaults):
 
     def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
         """Keep the committed tokens."""
-        whose = self._shared.whose(opened.scope, opened.vocabulary)
-        self._sessions[session] = _Session(Text(opened.tokens), opened.prompt_tokens or len(opened.tokens), whose)
+        prompt_tokens = opened.prompt_tokens or len(opened.tokens)
+        self._sessions[session] = SessionText(
+            opened.tokens, prompt_tokens, self._shared, opened.scope, opened.vocabulary
+        )
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         """Keep the new tokens."""
-        self._sessions[session].text.append(applied.tokens)
+        self._sessions[session].append(applied.tokens)
 
     def pending(self, session: SessionKey) -> int:
         """Zero: there is nothing to read."""
@@ -81,11 +69,8 @@ class NgramProposer(ProposerDefaults):
 
     def close(self, session: SessionKey) -> None:
         """Forget a session. Its output is kept for others of its scope."""
-        over = self._sessions.pop(session)
-        self._shared.add(over.whose, over.output)
+        self._sessions.pop(session).close()
 
-    def _draw(self, session: _Session, floor: float) -> WholeTree:
-        ending = session.text.ending
-        texts = [text for text in (session.text, self._shared.of(session.whose)) if len(text)]
-        found = [each for text in texts for each in continuations(text, text.matches(ending, MATCHES))]
-        return draw(found, self._children, floor)
+    def _draw(self, text: SessionText, floor: float) -> WholeTree:
+        drawn = text.draw(self._children, floor)
+        return WholeTree(drawn.above, drawn.tokens, Children.of(drawn.candidates))

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from specsplit.lookup.token_text import NO_TOKEN, TokenText
 from specsplit.values import Vocabulary
-from specsplit_drafter.kinds.suffix import NO_TOKEN, Text
 
 Whose: TypeAlias = tuple[bytes, Vocabulary]
 """A scope, and the vocabulary in which the tokens mean something."""
@@ -24,7 +24,7 @@ class SharedTexts:
         self._everybody = everybody
         self._tokens = tokens
         self._scopes = scopes
-        self._texts: OrderedDict[Whose, Text] = OrderedDict()
+        self._texts: OrderedDict[Whose, TokenText] = OrderedDict()
 
     def whose(self, scope: bytes, vocabulary: Vocabulary) -> Whose | None:
         """Tell with whom a session shares; None: with nobody."""
@@ -32,7 +32,7 @@ class SharedTexts:
             return None
         return b"" if self._everybody else scope, vocabulary
 
-    def of(self, whose: Whose | None) -> Text:
+    def of(self, whose: Whose | None) -> TokenText:
         """Look up outputs, one behind the other."""
         text = None if whose is None else self._texts.get(whose)
         if whose is None or text is None:
@@ -47,10 +47,10 @@ class SharedTexts:
         if whose not in self._texts:
             if len(self._texts) >= self._scopes:
                 self._texts.popitem(last=False)
-            self._texts[whose] = Text((), self._tokens)
+            self._texts[whose] = TokenText((), self._tokens)
         self.of(whose).append([*output, NO_TOKEN])
 
 
-_NOTHING: Final = Text()
+_NOTHING: Final = TokenText()
 UNSHARED: Final = SharedTexts(0, 1)
 """Shares nothing."""

@@ -34,7 +34,7 @@ class Matches(NamedTuple):
     """[m] how many tokens read the same, from 1 to `LONGEST`."""
 
 
-class Text:
+class TokenText:
     """Tokens, to which more are appended, `most` at most: the oldest are forgotten, in large pieces."""
 
     def __init__(self, tokens: Sequence[int] = (), most: int | None = None) -> None:

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, TypeAlias
 
-from specsplit_drafter.drafts.proposer import Children, WholeTree
-from specsplit_drafter.kinds.suffix import LONGEST, NO_TOKEN, Matches, Text
+from specsplit.lookup.token_text import LONGEST, NO_TOKEN, Matches, TokenText
 
 MATCHES: Final = 16
 """Matches in one text."""
@@ -39,17 +38,28 @@ class Continuation(NamedTuple):
     """Tokens behind it; `NO_TOKEN` where the text is over, -2 - n for the n-th token that is drafted."""
 
 
+class DrawnTree(NamedTuple):
+    """A root and n - 1 nodes below it, parents first, likelier ones before others, each with its candidates."""
+
+    above: Sequence[int]
+    """[n] row of each node's parent; -1 for the root, which is the first."""
+    tokens: Sequence[int]
+    """[n]; `NO_TOKEN` for the root."""
+    candidates: Sequence[Sequence[tuple[int, float]]]
+    """[n] (token, raw log-probability) of what may follow each, likeliest first. The nodes, but for the root, are among their parents'."""
+
+
 _Candidate: TypeAlias = tuple[int, float, list[Continuation]]
 """Token, probability, and the matches that name it."""
 
 
-def continuations(text: Text, matches: Matches) -> list[Continuation]:
+def continuations(text: TokenText, matches: Matches) -> list[Continuation]:
     """List what followed each of these matches in a text, the latest first."""
     tokens = text.following(matches.ends, DEEPEST).tolist()
     return [*map(Continuation, matches.lengths.tolist()[::-1], tokens[::-1])]
 
 
-def draw(found: Iterable[Continuation], children: int, floor: float = 0.0) -> WholeTree:
+def draw(found: Iterable[Continuation], children: int, floor: float = 0.0) -> DrawnTree:
     """Draw the tree of these continuations, of equally long ones the likelier first: `children` candidates at most for each node.
 
     floor: survival of a node that is looked behind, by these counts, if that is more than `LEAST`.
@@ -74,7 +84,7 @@ def draw(found: Iterable[Continuation], children: int, floor: float = 0.0) -> Wh
             drawn += 1
             if negative * probability <= -least and len(path) + 1 < DEEPEST:
                 heappush(left, (negative * probability, drawn, row, (*path, token), own))
-    return WholeTree(above, tokens, Children.of(rows))
+    return DrawnTree(above, tokens, rows)
 
 
 def behind(path: tuple[int, ...], matches: Sequence[Continuation], children: int) -> list[_Candidate]:

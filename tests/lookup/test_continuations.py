@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specsplit.lookup import DrawnTree
+from specsplit.lookup.continuations import DEEPEST, MOST_NODES, Continuation, behind, continuations, draw
+from specsplit.lookup.token_text import TokenText
+
+TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
+
+
+def drawn(words: Sequence[int], children: int = 8) -> DrawnTree:
+    text = TokenText(words)
+    return draw(continuations(text, text.matches(text.ending, 16)), children)
+
+
+def ranked(words: Sequence[int]) -> list[tuple[int, float]]:
+    """The candidates of the root, and their probabilities."""
+    return [(token, round(math.exp(raw), 4)) for token, raw in drawn(words).candidates[0]]
+
+
+def test_the_longest_match_speaks_first_and_shorter_ones_get_what_it_leaves() -> None:
+    # "1 2" was followed by 3; "2" alone also by 4. One match of length 2: 1 / (1 + 1/2) of the whole;
+    # then one of length 1: 1 / (1 + 1) of what is left.
+    assert ranked([1, 2, 3, 9, 2, 4, 1, 2]) == [(3, 0.6667), (4, 0.1667)]
+
+
+def test_what_followed_more_often_is_likelier() -> None:
+    assert ranked([1, 5, 0, 1, 5, 2, 1, 6, 3, 1]) == [(5, 0.4), (6, 0.2)]
+
+
+def test_a_token_that_a_longer_match_named_is_not_named_again() -> None:
+    assert ranked([1, 2, 3, 2, 3, 1, 2]) == [(3, 0.6667)]
+
+
+def test_of_equally_likely_ones_the_latest_seen_comes_first() -> None:
+    assert [token for token, _ in ranked([1, 5, 1, 6, 1])] == [6, 5]
+
+
+def test_text_never_seen_has_no_children() -> None:
+    assert ranked([1, 2, 3]) == []
+
+
+def test_a_match_is_followed_for_eight_tokens_by_each_that_matched() -> None:
+    once = [Continuation(1, list(range(DEEPEST)))]
+    assert behind(tuple(range(7)), once, 4)
+    assert not behind(tuple(range(8)), once, 4)
+    assert behind(tuple(range(8)), [Continuation(2, list(range(DEEPEST)))], 4)
+
+
+def test_a_tree_follows_the_repetition_and_goes_on_into_its_own_drafts() -> None:
+    tree = drawn([1, 2, 3, 1, 2])
+    path = [row[0][0] for row in tree.candidates[:7]]
+    assert path == [3, 1, 2, 3, 1, 2, 3]
+
+
+@given(TEXTS, st.integers(1, 6))
+def test_a_drawn_tree_names_parents_first_and_its_candidates_are_distinct_descending_and_sum_to_at_most_one(
+    words: list[int], count: int
+) -> None:
+    tree = drawn(words, count)
+    assert tree.above[0] == -1
+    for row, (above, token) in enumerate(zip(tree.above, tree.tokens, strict=True)):
+        assert above < row
+        assert row == 0 or token in dict(tree.candidates[above])
+    links = list(zip(tree.above, tree.tokens, strict=True))
+    assert len(set(links)) == len(links)
+    for candidates in tree.candidates:
+        probabilities = [math.exp(raw) for _, raw in candidates]
+        assert len(dict(candidates)) == len(candidates) <= count
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert sum(probabilities) <= 1 + 1e-9
+    assert len(tree.above) <= MOST_NODES + 1
