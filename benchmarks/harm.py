@@ -23,7 +23,7 @@ from benchmarks.lab.scenario import DrafterSpec, Policy, Scenario
 from benchmarks.lab.source import Source
 from benchmarks.lab.texts import TextSource
 from benchmarks.lab.trace import Header, Level, Trace
-from benchmarks.lookup.turn import Turn
+from benchmarks.lookup.turn import TRACES, Turn, read
 from benchmarks.plots import sideways
 from benchmarks.report import Row
 
@@ -42,6 +42,8 @@ ANSWER, PERIOD = 400, 24
 """Tokens of an answer that repeats itself, and of what it repeats."""
 PLACES = tuple(40 + 150 * number % 340 for number in range(24))
 """Tokens after which answers begin to repeat themselves."""
+RECORDED = 4 * read(TRACES / "chat.jsonl")
+"""What SmolLM2-135M-Instruct answered to chat prompts, four times over."""
 PROBABILITIES = (0.6, 0.2, 0.1, 0.05)
 """What every drafter says of its children, right or wrong."""
 RIGHT, WRONG = Level(0, PROBABILITIES), Level(-1, PROBABILITIES)
@@ -148,6 +150,8 @@ CASES = (
     *_everywhere(Harm("good", good)),
     *_everywhere(Harm("n-gram", useless, LOOKUP, turns=[*map(repeating, PLACES[:8])])),
     *_everywhere(Harm("n-gram, eight at once", useless, LOOKUP, callers=8, turns=[*map(repeating, PLACES)])),
+    *_everywhere(Harm("n-gram, recorded", useless, LOOKUP, turns=RECORDED)),
+    *_everywhere(Harm("n-gram, recorded, eight at once", useless, LOOKUP, callers=8, turns=RECORDED)),
 )
 NOTES = (
     f"Virtual time, the same digits every time. A step takes {STEP.base_ms:g} ms and {STEP.per_token_us / 1e3:g} ms a token, an expansion "
@@ -157,7 +161,8 @@ NOTES = (
     "Good: the first choice is right two times in three; good one session in ten, and after the first tokens: always. Told: the drafter "
     "knows that it shares cores, and draws ahead only what pays.",
     f"n-gram: the drafter without a model, {LOOKUP.per_node_us / 1e3:g} ms a session and lookup. Answers of {ANSWER} tokens say "
-    f"nothing again up to some place, at {min(PLACES)} to {max(PLACES)} tokens, and from there on {PERIOD} tokens again and again.",
+    f"nothing again up to some place, at {min(PLACES)} to {max(PLACES)} tokens, and from there on {PERIOD} tokens again and again. "
+    "Recorded: what SmolLM2-135M-Instruct answered to eight chat prompts.",
     f"Shares are of the tokens/s of the same requests without a drafter. Least: of any {WINDOW_S:g} s from the first token to the last. "
     "Where ten ask at once, the end is counted too, where fewer are left: with good sessions among them, it is longer.",
 )

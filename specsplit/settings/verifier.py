@@ -63,9 +63,9 @@ class VerifierSettings(EngineSettings):
     """ema only: a JSON file of tiers, as SGLang reads it. Unset: SGLang's own tiers."""
     max_draft_tokens: int = Field(default=32, ge=1, le=256)
     """goodput only: tokens of a session in one step, root included, at most."""
-    rest_trials: bool = False
+    rest_trials: bool = True
     """goodput only: now and then all drafters rest for a few steps, and they stay at rest while more tokens a second are committed without
-    them, as on cores that they share with the verifier. Not with dp_size."""
+    them, as on cores that they share with the verifier. Ranks of a group (dp_size) try nothing."""
     max_nodes: int = Field(default=4096, ge=1, le=65_536)
     """Nodes held per session at most; a drafter that sends more is refused."""
     feature_window: Count = Field(default=2048, ge=1)
@@ -140,7 +140,7 @@ class VerifierSettings(EngineSettings):
 
     @model_validator(mode="after")
     def _check_trials(self) -> Self:
-        if self.rest_trials and self.dp_size > 1:
+        if self.rest_trials and self.dp_size > 1 and "rest_trials" in self.model_fields_set:
             problem = f"does not go with dp_size = {self.dp_size}: ranks that step together try nothing; leave one of them out"
             raise InvalidRequest("rest_trials", problem, "dp_size")
         return self

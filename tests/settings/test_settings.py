@@ -174,6 +174,9 @@ def test_ranks_that_step_together_try_no_rests() -> None:
     problem = refusal(VerifierSettings, model=TARGET, dp_size=2, rest_trials=True)
     assert "rest_trials: does not go with dp_size = 2" in str(problem) and "leave one of them out" in str(problem)
     assert VerifierSettings.load(model=TARGET, rest_trials=True).rest_trials
+    assert VerifierSettings.load(model=TARGET, dp_size=2).rest_trials, (
+        "what nobody asked for is passed over, as by the planner"
+    )
 
 
 def test_a_step_of_a_rank_may_last_until_another_is_taken_for_lost() -> None:

@@ -47,6 +47,8 @@ SETTLING: Final = 16
 """Steps of a rest at most that do not count since drafters have not said yet that they rest."""
 GAPS_S: Final = 1.0, 16.0
 """Seconds between two trials once it is plain which arm is better: at first, and at most. Every trial that changes nothing doubles them."""
+LONGEST: Final = math.log(2.0)
+"""Drafters seldom make steps longer by more than this (a log of seconds): those that bring more tokens need not be tried at once."""
 PLAIN: Final = 2.0
 """It is plain which arm is better if the edge is so many standard errors."""
 SMALL: Final = 0.02
@@ -103,7 +105,9 @@ class Record:
         """Whether it is time for a trial."""
         if self.tokens.steps < LEAST or len(self.recent) < FIRST or not _full(self.recent):
             return False
-        if not self.stretch.known or self.since_s >= self.gap_s:
+        if not self.stretch.known:
+            return self.since_s >= GAPS_S[0] or math.log(self.tokens.mean) < LONGEST
+        if self.since_s >= self.gap_s:
             return True
         error = math.hypot(self.tokens.error, self.stretch.error)
         return not self.resting and self.edge < min(PLAIN * error, error - SMALL)
@@ -264,16 +268,16 @@ class Arms:
             return
         if counted:
             trial.other.append(step)
-        record.dear = not _full(trial.other)
-        if not record.dear:
+        shown = _full(trial.other)
+        if shown:
             known = record.stretch.copy()
             known.add(*self._signed(trial, cost))
             if record.better(known):
                 record.stretch = known
                 self._change()
                 return
-        if not record.dear or (self._saved_s < 0 and trial.lost_s > 0):
-            trial.over = True
+        if shown or (self._saved_s < 0 and trial.lost_s > 0):
+            record.dear, trial.over = not shown, True
             self._turned(not self.resting)
 
     def _signed(self, trial: _Trial, cost: StepCost) -> tuple[float, float]:

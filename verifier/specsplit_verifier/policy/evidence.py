@@ -13,6 +13,8 @@ FORGETTING: Final = 0.995
 """Weight that a step has left after the next one."""
 UNLIKELY: Final = 0.001
 """Steps in a row of which no node was accepted begin the count anew, if so many were as unlikely as that."""
+LONGER: Final = 2
+"""So many times as many as there ever were before a node was accepted again: texts differ, and one tells little of the next."""
 FADING: Final = 0.95
 """Weight that a trial has left after the next one."""
 LEAST_ERROR: Final = 0.01
@@ -30,16 +32,22 @@ class TokenCount:
         self._weight = self._tokens = self._squares = self._hits = self._sessions = 0.0
         self._barren = 0
         """Steps in a row of which no node was accepted."""
+        self._most_barren = 0
+        """The most that there were before a node was accepted again."""
 
     def add(self, tokens: float, sessions: int = 1) -> None:
         """Count a step that committed so many tokens a session, in the mean of so many sessions."""
-        self._barren = 0 if tokens > 1 else self._barren + 1
+        if tokens > 1:
+            self._most_barren, self._barren = max(self._most_barren, self._barren), 0
+        else:
+            self._barren += 1
         self._weight = FORGETTING * self._weight + 1
         self._tokens = FORGETTING * self._tokens + tokens
         self._squares = FORGETTING * self._squares + tokens**2
         self._hits = FORGETTING * self._hits + (tokens > 1)
         self._sessions = FORGETTING * self._sessions + sessions
-        if self._barren * self._hits > -math.log(UNLIKELY) * self._weight:
+        unlikely = self._barren * self._hits > -math.log(UNLIKELY) * self._weight
+        if unlikely and self._barren > LONGER * self._most_barren:
             self._weight = self._tokens = self._squares = float(self._barren)
             self._hits, self._sessions = 0.0, float(self._barren * sessions)
 
