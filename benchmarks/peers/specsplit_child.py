@@ -1,4 +1,4 @@
-"""A cluster of this project, as `specsplit up` starts it: coordinator, verifier and, if it is to draft, an n-gram drafter."""
+"""A cluster of this project without a drafter: coordinator and verifier, which looks up by itself if it is to draft."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from pathlib import Path
 
 from benchmarks.peers.serving import Prompts, Write, options, serve
 from specsplit.cli.local import LocalCluster
-from specsplit.values import DrafterKind
 
 
 def main() -> None:
     asked = options()
-    verifier = {"threads": asked["threads"], "prefix_cache": False}
-    drafters = [DrafterKind.NGRAM] if asked["drafts"] else []
-    cluster = LocalCluster(Path(asked["model"]), verifier=verifier, drafters=drafters)
+    verifier = {"threads": asked["threads"], "prefix_cache": False, "lookup": asked["drafts"]}
+    cluster = LocalCluster(Path(asked["model"]), verifier=verifier, drafters=[])
     with ThreadPoolExecutor(8) as threads:
 
         def load() -> Write:

@@ -6,5 +6,6 @@
 from specsplit.lookup.continuations import DrawnTree
 from specsplit.lookup.session_text import SessionText
 from specsplit.lookup.shared_texts import UNSHARED, SharedTexts
+from specsplit.lookup.token_text import NO_TOKEN
 
-__all__ = ["UNSHARED", "DrawnTree", "SessionText", "SharedTexts"]
+__all__ = ["NO_TOKEN", "UNSHARED", "DrawnTree", "SessionText", "SharedTexts"]

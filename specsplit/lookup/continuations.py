@@ -59,19 +59,27 @@ def continuations(text: TokenText, matches: Matches) -> list[Continuation]:
     return [*map(Continuation, matches.lengths.tolist()[::-1], tokens[::-1])]
 
 
-def draw(found: Iterable[Continuation], children: int, floor: float = 0.0) -> DrawnTree:
+def draw(
+    found: Iterable[Continuation],
+    children: int,
+    floor: float = 0.0,
+    *,
+    depth: int = DEEPEST,
+    nodes: int = MOST_NODES,
+) -> DrawnTree:
     """Draw the tree of these continuations, of equally long ones the likelier first: `children` candidates at most for each node.
 
-    floor: survival of a node that is looked behind, by these counts, if that is more than `LEAST`.
+    floor: survival of a node that is looked behind, by these counts, if that is more than `LEAST`. depth: levels below the root.
+    nodes: what is drawn has so many of the likeliest at least, as far as there are any.
     """
-    least = max(LEAST, floor)
+    least, deepest = max(LEAST, floor), min(depth, DEEPEST)
     above: list[int] = []
     tokens: list[int] = []
     rows: list[list[tuple[int, float]]] = []
     drawn = 0
     ranked = sorted(found, key=lambda each: -each.length)
     left: list[tuple[float, int, int, tuple[int, ...], list[Continuation]]] = [(-1.0, 0, -1, (), ranked)]
-    while left and drawn < MOST_NODES:
+    while left and drawn < MOST_NODES and len(rows) < nodes:
         negative, _, parent, path, matches = heappop(left)
         candidates = behind(path, matches, children)
         if parent >= 0 and not candidates:
@@ -82,7 +90,7 @@ def draw(found: Iterable[Continuation], children: int, floor: float = 0.0) -> Dr
         rows.append([(token, math.log(probability)) for token, probability, _ in candidates])
         for token, probability, own in candidates:
             drawn += 1
-            if negative * probability <= -least and len(path) + 1 < DEEPEST:
+            if negative * probability <= -least and len(path) + 1 < deepest:
                 heappush(left, (negative * probability, drawn, row, (*path, token), own))
     return DrawnTree(above, tokens, rows)
 

@@ -61,6 +61,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "adaptive",
             "adaptive_config",
             "max_draft_tokens",
+            "lookup",
             "rest_trials",
             "expand_width",
             "expand_levels",

@@ -63,6 +63,9 @@ class VerifierSettings(EngineSettings):
     """ema only: a JSON file of tiers, as SGLang reads it. Unset: SGLang's own tiers."""
     max_draft_tokens: int = Field(default=32, ge=1, le=256)
     """goodput only: tokens of a session in one step, root included, at most."""
+    lookup: bool = False
+    """Sessions that no drafter serves are drafted for by the verifier itself, by lookup in their texts and in recent outputs of the same
+    client, as an ngram drafter does it; those whose requests ask for no drafter are not."""
     rest_trials: bool = True
     """goodput only: now and then all drafters rest for a few steps, and they stay at rest while more tokens a second are committed without
     them, as on cores that they share with the verifier. Ranks of a group (dp_size) try nothing."""

@@ -75,3 +75,25 @@ def test_a_drawn_tree_names_parents_first_and_its_candidates_are_distinct_descen
         assert probabilities == sorted(probabilities, reverse=True)
         assert sum(probabilities) <= 1 + 1e-9
     assert len(tree.above) <= MOST_NODES + 1
+
+
+@given(TEXTS, st.integers(1, 6), st.integers(1, 6))
+def test_bounds_leave_the_likeliest_nodes_as_they_are(words: list[int], depth: int, nodes: int) -> None:
+    text = TokenText(words)
+    found = continuations(text, text.matches(text.ending, 16))
+
+    def likeliest(tree: DrawnTree) -> list[float]:
+        survivals = [0.0]
+        levels = [0]
+        below: dict[tuple[int, int], tuple[float, int]] = {}
+        for row, (above, token, candidates) in enumerate(zip(*tree, strict=True)):
+            survival, level = below[above, token] if above >= 0 else (0.0, 0)
+            below |= {(row, each): (survival + raw, level + 1) for each, raw in candidates}
+            survivals += [survival + raw for _, raw in candidates]
+            levels += [level + 1 for _ in candidates]
+        kept = [survival for survival, level in zip(survivals, levels, strict=True) if level <= depth]
+        return sorted(kept, reverse=True)[: nodes + 1]
+
+    bounded = draw(found, 4, depth=depth, nodes=nodes)
+    assert likeliest(bounded) == likeliest(draw(found, 4))
+    assert len(bounded.above) <= nodes

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToDrafter, ToVerifier
+from specsplit.draft_events import FeaturesRead, Open, Refuse, ToDrafter, ToVerifier
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
 from specsplit.features import FeatureLayout, FeatureNeed, Features
 from specsplit.membership import HandOver
@@ -24,6 +24,7 @@ from specsplit_verifier.records.feed import FeatureSource, Feed, Overrun, Recipe
 from specsplit_verifier.records.step import Reroot
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
+from specsplit_verifier.sessions.own_lookup import LOOKUP, Lookup
 from specsplit_verifier.sessions.session import Session
 
 _log = logging.getLogger(__name__)
@@ -42,13 +43,19 @@ class DrafterPool:
         max_nodes: int,
         features: FeatureSource | None = None,
         host: Host | None = None,
+        *,
+        lookup: Lookup | None = None,
     ) -> None:
-        """`host`: where the verifier computes, which drafters are told; None: they are not."""
+        """`host`: where the verifier computes, which drafters are told; None: they are not.
+
+        `lookup`: drafts for sessions that no drafter serves; None: those go without.
+        """
         self._vocabulary = vocabulary
         self._max_nodes = max_nodes
         self._features = features
         self._host = host or Host()
         self._roster: Sequence[Endpoint] = ()
+        self._lookup = lookup
         self._memory = DrafterMemory()
         self._retry_at = 0.0
         self._openings = 0
@@ -87,6 +94,8 @@ class DrafterPool:
         Drafters that were told to rest get theirs later.
         """
         self._step_us = step_us
+        if self._lookup is not None:
+            self._lookup.floor = floor
         for session, reroot in made:
             if reroot.commit is not None:
                 commit = replace(reroot.commit, step_us=step_us, seen=session.drafter.seen, floor=floor)
@@ -99,9 +108,7 @@ class DrafterPool:
         That is the one of its request if possible, so that not all of them go to the first of the roster.
         """
         wished = session.request.drafter
-        if not session.needs_drafter:
-            return
-        if wished is None or session.refused_by(wished.address, now):
+        if wished is None or not session.needs_drafter or session.refused_by(wished.address, now):
             self._replace(session, now)
         else:
             self.attach(session, wished, now)
@@ -111,7 +118,6 @@ class DrafterPool:
 
         One that was just lost cannot, nor one whose need for features cannot be met: the log says why.
         """
-        session.drafter = NoDrafter(needed=True, feed=session.drafter.feed)
         if not self._open(session, drafter, now):
             self._replace(session, now)
 
@@ -134,6 +140,7 @@ class DrafterPool:
         attached = DraftSession(
             address, mirror, wait_policy, feed, self.counters, record, movable=movable, opening=self._openings
         )
+        session.drafter.close()
         session.drafter = attached
         self._tell(session, self._open_event(session, feed), *attached.begin(root, now))
         return True
@@ -170,22 +177,39 @@ class DrafterPool:
         return self._features.recipe(need)
 
     def _replace(self, session: Session, now: float) -> None:
-        """Attach another drafter, if the session has use for one, and one is there that has not refused it and does not cool down."""
-        if not session.needs_drafter:
+        """Attach another drafter, if the session has use for one, and one is there that has not refused it and does not cool down.
+
+        If not, the verifier looks up for it.
+        """
+        if not session.needs_drafter or not self._open_any(session, now):
+            self._look_up(session, now)
+
+    def _look_up(self, session: Session, now: float) -> None:
+        """Draft for a session by lookup, if this verifier does that, nobody else drafts for it, and its caller wants drafts."""
+        if self._lookup is None or session.drafter.attached or session.refused_by(LOOKUP, now):
             return
+        if session.wants_drafts:
+            session.drafter = self._lookup.begin(session, self._memory.recall(LOOKUP, session.sampled)[1])
+
+    def _open_any(self, session: Session, now: float) -> bool:
+        """Try to attach some drafter; False if none is there that can."""
         wished = session.request.drafter
         there = [drafter for drafter in self._roster if self._may_try(session, drafter, now)]
         there = spread(there, self._memory.records, sampled=session.sampled)
         for drafter in [*there, *([wished] if wished and self._may_try(session, wished, now) else [])]:
             if self._open(session, drafter, now):
                 self.counters.failovers += 1
-                return
+                return True
+        return False
 
     def _may_try(self, session: Session, drafter: Endpoint, now: float) -> bool:
         return not session.refused_by(drafter.address, now) and not self._memory.cools_down(drafter.address, now)
 
     def retry(self, running: Iterable[Session], now: float) -> None:
-        """Look from time to time for sessions that need a drafter. Only between steps: a mirror begins with no step in flight."""
+        """Look for sessions that need a drafter, from time to time and, where they are looked up for, when one was detached.
+
+        Only between steps: a mirror begins with no step in flight.
+        """
         if now >= self._retry_at:
             self._retry_at = now + RETRY_S
             for session in running:
@@ -285,8 +309,9 @@ class DrafterPool:
             self._give_up(session, "is too slow", error)
 
     def give_up(self, session: Session, error: SpecsplitError) -> None:
-        """Drop the drafts of a session, which goes on without any."""
+        """Drop the drafts of a session, which goes on without those of whoever made them."""
         if session.drafter.attached:
+            session.refused_until[session.drafter.address] = math.inf
             self._give_up(session, "drafted what the target cannot compute", error)
 
     def suspend(self, session: Session) -> None:
@@ -294,13 +319,15 @@ class DrafterPool:
 
         Features are computed again with the KV of their tokens, so none are kept.
         """
-        needed = session.drafter.attached or session.drafter.needed
+        needed = session.drafter.served or session.drafter.needed
         self._detach(session, needed=needed)
         session.drafter = NoDrafter(needed=needed)
 
     def close(self, session: Session) -> None:
         """Close a session that is over at its drafter."""
         self._detach(session, needed=False)
+        if self._lookup is not None:
+            self._lookup.ended(session)
 
     def _give_up(self, session: Session, what: str, error: SpecsplitError) -> None:
         address = session.drafter.address
@@ -310,9 +337,10 @@ class DrafterPool:
     def _detach(self, session: Session, *, needed: bool) -> None:
         """Detach the drafter. Features that are kept wait for the next drafter, if there may be one."""
         if session.drafter.attached:
-            session.drafter.close()
-            self._tell(session, Close())
+            self._tell(session, *session.drafter.close())
             session.drafter = NoDrafter(needed=needed, feed=session.drafter.feed if needed else None)
+            if self._lookup is not None:
+                self._retry_at = 0.0  # not here: a step may be in flight
 
 
 def _to_hand_over(order: HandOver, running: Iterable[Session], now: float) -> Sequence[Session]:

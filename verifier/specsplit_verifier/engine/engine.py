@@ -44,6 +44,7 @@ from specsplit_verifier.records.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.records.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
 from specsplit_verifier.schedule.scheduler import Scheduler
+from specsplit_verifier.sessions.own_lookup import Lookup
 from specsplit_verifier.target.runner import TargetRunner
 
 _log = logging.getLogger(__name__)
@@ -216,7 +217,9 @@ def core_of(
     scheduler = Scheduler(info, kv, max_sessions=settings.max_sessions)
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
-    drafters = DrafterPool(info.vocabulary, settings.max_nodes, FeatureSource(recipe, limits, kv.features), host)
+    features = FeatureSource(recipe, limits, kv.features)
+    lookup = Lookup(info.vocabulary) if settings.lookup else None
+    drafters = DrafterPool(info.vocabulary, settings.max_nodes, features, host, lookup=lookup)
     controllers = partial(controller_for, settings)
     most_nodes = None if states is None else states.most_nodes
     planner = planner or Planner(

@@ -1,6 +1,7 @@
 """What a session's drafter is to it: the mirror of what it grows, the features on their way to it, and whether to wait for it.
 
-A session knows nothing more of drafters than what the two classes here have in common. Without one it has `NoDrafter`.
+A session knows nothing more of drafters than what the two classes here have in common. Without one it has `NoDrafter`, or, where the
+verifier itself drafts meanwhile, `OwnLookup`.
 
 A grow is not applied when it comes. It is queued, and applied once there is enough of it for arrays to be worth while, or when the target
 should soon be done with its step; the engine applies the rest at the beginning of `schedule` and of `commit`. All grows made between the
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
-from specsplit.draft_events import ToDrafter
+from specsplit.draft_events import Close, ToDrafter
 from specsplit.errors import InvalidRequest
 from specsplit.features import Features
 from specsplit.records import DraftCounters
@@ -39,20 +40,24 @@ class TreeLimits(NamedTuple):
         """These limits with num_draft_tokens capped at `num_tokens`."""
         return self if num_tokens >= self.num_draft_tokens else TreeLimits(num_tokens, self.topk, self.num_steps)
 
+    def narrows(self, other: TreeLimits) -> bool:
+        """True if what is best within these limits is the beginning of what is best within the `other` ones."""
+        return self.num_draft_tokens <= other.num_draft_tokens and self[1:] == other[1:]
+
 
 KEPT_BACK: Final = 32
 """Commits, and features behind them, that a drafter at rest is sent together: one at a time they cost a third of a step of 3 ms."""
 
 
 class NoDrafter:
-    """Nobody drafts: a step takes the root alone, and nothing is waited for."""
+    """No drafter serves the session: a step takes the root alone, and nothing is waited for."""
 
-    attached: Final = False
-    address: Final = ""
+    served: Final = False
+    attached: ClassVar[bool] = False
+    address: ClassVar[str] = ""
     drafter_ready: Final = True
     grows_queued: Final = False
     held_since: Final = None
-    nodes: Final = 0
     recompute: Final = range(0)
     lacks_features: Final = False
     seen: Final = 0
@@ -62,6 +67,11 @@ class NoDrafter:
         """True if the session may get a drafter: none was there for it, its own was lost, or its plan did not speculate."""
         self.feed = feed
         """What is kept of the features of its last drafter, for the next one."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that were drafted since the last commit."""
+        return 0
 
     @property
     def recipe(self) -> Recipe | None:
@@ -124,8 +134,9 @@ class NoDrafter:
     def apply_grows(self, limits: TreeLimits, *, prefilling: bool) -> None:
         """Do nothing: nobody grows."""
 
-    def close(self) -> None:
-        """Do nothing: nobody holds anything for the session."""
+    def close(self) -> Sequence[ToDrafter]:
+        """Return nothing: nobody holds anything for the session."""
+        return ()
 
     def computed(self, features: Features, now: float, *, prefilling: bool) -> Sequence[Features]:
         """Features were computed, and the next drafter may want them: nobody is sent them now."""
@@ -137,6 +148,7 @@ class NoDrafter:
 class DraftSession:
     """One session at one drafter."""
 
+    served: ClassVar = True
     attached: ClassVar = True
     needed: ClassVar = False
 
@@ -402,7 +414,7 @@ class DraftSession:
         if not self.catching_up and not self.mirror.caught_up:
             self._wait_policy.in_vain(self._wait, now)
 
-    def close(self) -> None:
+    def close(self) -> Sequence[ToDrafter]:
         """End the session at its drafter. What was grown is lost; what is kept of features waits for another drafter."""
         queued = sum(len(merged.grow.ids) for merged in self._queue.take())
         self._counters.unverified_nodes += self.untaken + queued
@@ -410,3 +422,4 @@ class DraftSession:
         self.mirror.close()
         if self.feed is not None:
             self.feed.detach()
+        return (Close(),)

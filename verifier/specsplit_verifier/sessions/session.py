@@ -131,6 +131,11 @@ class Session:
         return self.unread > 0
 
     @property
+    def wants_drafts(self) -> bool:
+        """True if its caller wants drafts, of one kind or of any."""
+        return self.request.drafter is not None or self.request.any_drafter
+
+    @property
     def needs_drafter(self) -> bool:
         """True if it has use for a drafter, may get one, and has none."""
         return self.drafter.needed and self.plan.speculates
@@ -170,7 +175,7 @@ class Session:
     def _undrafted_alone(self) -> NoDraftsCause:
         """Why it has no drafter."""
         request = self.request
-        if request.drafter is None and not request.any_drafter:
+        if not self.wants_drafts:
             return NoDraftsCause.REQUEST
         if not self.plan.speculates:
             return NoDraftsCause.PLAN
