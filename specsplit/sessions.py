@@ -37,7 +37,8 @@ class DecodeRequest:
     logprobs: int | None = None
     """Likeliest tokens wanted beside each token, as in `GenerateRequest`."""
     any_drafter: bool = False
-    """True: the caller asked for no kind of drafter, so that one of another kind may take the session over."""
+    """True: drafts of any kind will do, as the caller asked for no kind or none of that kind is there. A drafter of another kind may take
+    the session over, and the verifier may look up for it while it has none."""
 
     committed: int = 0
     """How many of the tokens, at the end, were generated earlier, here or elsewhere. They are not sent again, and count as generated."""

@@ -151,7 +151,7 @@ def report(context: Context, results: list[Results], settings: dict[str, object]
         "Greedy, ignore_eos, float32 unless named, from the first request to the last token, prompts included. Engines are processes that "
         "stay and take turns; medians and quartiles of rounds. Of vLLM: in the same round, with lookup of vLLM with lookup.",
         "Prefill: prompts one at a time, one token each. Memory: proportional, of all its processes, the most. Start: until it is loaded.",
-        "specsplit: client, coordinator, verifier and drafter are processes of their own, on the same two cores.",
+        "specsplit: client, coordinator and verifier are processes of their own, on the same two cores; the verifier looks up by itself.",
         *cannot, *lost, *(failures or ["All texts of exact weights are equal, token for token."]),
     ]  # fmt: skip
     context.finish("peers", "Engines on a CPU, side by side", COLUMNS, rows, settings, notes, partial(draw, rows=rows))

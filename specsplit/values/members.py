@@ -102,6 +102,8 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...] = ()
     takes_chat: bool | None = None
     """Whether conversations may be sent, which a coordinator knows. None: a verifier tells, or a coordinator of an older build."""
+    looks_up: bool = False
+    """Whether a verifier drafts by lookup for sessions that no drafter serves, as a drafter of kind ngram would."""
 
 
 def pages_held(num_tokens: int, in_step: int, page_size: int, window: int = 0) -> int:

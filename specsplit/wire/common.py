@@ -254,6 +254,7 @@ def model_from_wire(message: pb.ModelInfo) -> ModelInfo:
         message.max_context,
         tuple(message.eos_token_ids),
         message.takes_chat if message.HasField("takes_chat") else None,
+        message.looks_up,
     )
 
 

@@ -112,6 +112,14 @@ def test_the_drafter_of_a_session(
     assert chosen(there, wish, tuple(cooling_down)) == expected
 
 
+def test_a_wish_for_ngram_is_met_by_a_verifier_that_looks_up_and_no_other_wish_is() -> None:
+    assert choose_drafter([], "ngram", TARGET, looks_up=True) is None
+    assert choose_drafter([N], "ngram", TARGET, looks_up=True) is N, "a drafter that is there comes first"
+    for wish, looks_up in (("ngram", False), ("standalone", True)):
+        with pytest.raises(Unavailable):
+            choose_drafter([], wish, TARGET, looks_up=looks_up)
+
+
 def test_without_a_wish_heads_come_first_and_eagle3_before_the_others() -> None:
     there = [drafter(kind.value, kind) for kind in DrafterKind]
     order: list[str] = []

@@ -123,7 +123,7 @@ def test_common_values_round_trip(
 def test_infos_round_trip(
     model: str, vocabulary: Vocabulary, context: int, ids: tuple[int, ...], kind: DrafterKind, need: FeatureNeed, n: int
 ) -> None:
-    target = ModelInfo(model, vocabulary, context, ids)
+    target = ModelInfo(model, vocabulary, context, ids, looks_up=bool(n % 2))
     assert common.model_from_wire(common.model_to_wire(target)) == target
     for known in (vocabulary, None):
         info = DrafterInfo(kind, model, known, context, need)

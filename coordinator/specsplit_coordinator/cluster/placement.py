@@ -174,11 +174,13 @@ def choose_drafter(
     target: Vocabulary,
     cooling_down: Sequence[str] = (),
     score: Callable[[MemberState], float] = lambda drafter: 0.0,
+    *,
+    looks_up: bool = False,
 ) -> MemberState | None:
     """Choose the drafter of the wished kind that fits the target and has the highest score; None if the session gets no drafter.
 
     Without a wish any kind will do, and so will no drafter. Drafters with a free place come before full ones; those that are
-    `cooling_down` for the verifier, by member id, come last.
+    `cooling_down` for the verifier, by member id, come last. `looks_up`: the verifier does what an ngram drafter would where there is none.
     Raises InvalidRequest for an unknown kind, Unavailable if no drafter of the wished kind takes sessions.
     """
     check_wish(wish)
@@ -187,7 +189,7 @@ def choose_drafter(
     kinds = KIND_ORDER if wish is None else (DrafterKind(wish),)
     found = [drafter for drafter in drafters if (info := compatible_info(drafter, target)) and info.kind in kinds]
     taking = [drafter for drafter in found if not drafter.closed_because]
-    if taking or wish is None:
+    if taking or wish is None or (looks_up and wish == DrafterKind.NGRAM):
         return min(
             taking,
             key=lambda drafter: (drafter.member_id in cooling_down, not drafter.has_free_place, -score(drafter)),
@@ -219,7 +221,9 @@ class DrafterPlacement:
             unseen = max(0.0, GUESS_STEPS - self._scorer.seen(drafter, sampled=sampled)) if explores else 0.0
             return unseen * _FAR + self._scorer.score(verifier, drafter, more=1, sampled=sampled)
 
-        return choose_drafter(registry.drafters, wish, target, tuple(verifier.cooling_down), score)
+        return choose_drafter(
+            registry.drafters, wish, target, tuple(verifier.cooling_down), score, looks_up=verifier.looks_up
+        )
 
 
 def _what_is_there(drafters: Sequence[MemberState], target: Vocabulary) -> str:

@@ -97,6 +97,11 @@ class MemberState:
         return self.who.role.max_context if isinstance(self.who.role, ModelInfo) else 0
 
     @property
+    def looks_up(self) -> bool:
+        """True for a verifier that drafts by lookup for sessions that no drafter serves."""
+        return isinstance(self.who.role, ModelInfo) and self.who.role.looks_up
+
+    @property
     def speculation(self) -> SpeculationReport | None:
         """How a verifier speculates, and what drafters brought it, by its latest report."""
         return self.report.speculation

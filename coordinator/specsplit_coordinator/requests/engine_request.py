@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from specsplit.requests import GenerateRequest, choice_seed
 from specsplit.sessions import DecodeRequest
-from specsplit.values import Endpoint, Sampling, Stopping
+from specsplit.values import DrafterKind, Endpoint, Sampling, Stopping
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.requests.answer import Answer
 from specsplit_coordinator.requests.fair_queue import QueueOwner
@@ -58,7 +58,7 @@ class EngineRequest:
             plan=request.plan,
             drafter=drafter,
             logprobs=request.logprobs,
-            any_drafter=request.drafter is None,
+            any_drafter=drafter is None if request.drafter == DrafterKind.NGRAM else request.drafter is None,
             committed=len(answer.tokens),
             scope=self.scope,
             stream_interval=1 if request.stop else request.stream_interval,

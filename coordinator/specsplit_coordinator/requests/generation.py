@@ -155,7 +155,9 @@ class Generator:
         check_tokens("resume_from", request.resume_from, vocabulary.size)
         check_bias("sampling.logit_bias", request.sampling, vocabulary.size)
         target = self._cluster.registry.model()
-        choose_drafter(self._cluster.registry.drafters, request.drafter, vocabulary)
+        registry = self._cluster.registry
+        looks_up = any(verifier.looks_up for verifier in registry.verifiers)
+        choose_drafter(registry.drafters, request.drafter, vocabulary, looks_up=looks_up)
         return target
 
     def _permit(self, logged: LoggedRequest, owner: QueueOwner) -> AbstractContextManager[None]:

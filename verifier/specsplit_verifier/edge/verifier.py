@@ -42,7 +42,7 @@ class Verifier:
         thread: ModelThread | None = None,
     ) -> None:
         """Without `telemetry` there are no spans. `thread`: on which the target was loaded, and is stepped; None: a new one."""
-        self.info: ModelInfo = runner.target.info
+        self.info: ModelInfo = replace(runner.target.info, looks_up=settings.lookup)
         self._settings = settings
         self._wanted = PlanOrder()
         self.engine = Engine(runner, settings, self, clock, thread=thread)

@@ -52,15 +52,15 @@ KEPT_BACK: Final = 32
 class NoDrafter:
     """No drafter serves the session: a step takes the root alone, and nothing is waited for."""
 
-    served: Final = False
+    served: ClassVar = False
     attached: ClassVar[bool] = False
     address: ClassVar[str] = ""
-    drafter_ready: Final = True
-    grows_queued: Final = False
-    held_since: Final = None
-    recompute: Final = range(0)
-    lacks_features: Final = False
-    seen: Final = 0
+    drafter_ready: ClassVar = True
+    grows_queued: ClassVar = False
+    held_since: ClassVar = None
+    recompute: ClassVar = range(0)
+    lacks_features: ClassVar = False
+    seen: ClassVar = 0
 
     def __init__(self, *, needed: bool = False, feed: Feed | None = None) -> None:
         self.needed = needed
