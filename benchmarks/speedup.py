@@ -18,12 +18,11 @@ from benchmarks.report import Row
 from benchmarks.runner import rounds
 from benchmarks.spread import spread
 from benchmarks.ways import ALONE, Measured, Way, ours, theirs
-from specsplit.cli.folders import drafts_beside, is_model
+from specsplit.cli.folders import POCKET_LAYERS, drafts_beside, is_model
 from specsplit.cli.local import LocalCluster
 from specsplit.errors import InvalidRequest
 from specsplit.values import DrafterKind
 
-LAYERS = 24
 PROMPT, NEW = 64, 96
 PROMPTS = 4
 CHAT = Path("build/chat/target")
@@ -59,13 +58,12 @@ class Subject:
 
 def pocket(context: Context) -> Subject:
     """The pocket target on held-out text."""
-    note = (
-        f"The pocket target inflated to {LAYERS} layers: acceptance is the pocket pair's, "
-        "the cost of a step that of a model four times as deep."
-    )
+    note = f"The pocket target inflated to {POCKET_LAYERS} layers: acceptance is the pocket pair's, a step costs what one so deep does."
     prompts = held_out(context.target, PROMPT, PROMPTS).tolist()
     title = "Tokens per second at batch 1"
-    return Subject("speedup", title, context.target, context.draft, LAYERS, prompts, note, f"{PROMPT} held-out tokens")
+    return Subject(
+        "speedup", title, context.target, context.draft, POCKET_LAYERS, prompts, note, f"{PROMPT} held-out tokens"
+    )
 
 
 def chat() -> Subject:

@@ -24,7 +24,7 @@ DRAFTS: Mapping[DrafterKind, str] = MappingProxyType(
 )
 """The folder of each kind that needs one, the best kind first."""
 
-POCKET_LAYERS = 24
+POCKET_LAYERS = 96
 """The pocket target is inflated to so many where nobody says otherwise: as it is, its step is so cheap that no draft pays."""
 _POCKET = Path("models") / "pocket"
 

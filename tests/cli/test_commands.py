@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from specsplit.cli.drafters import CHOICES
-from specsplit.cli.folders import inflation
+from specsplit.cli.folders import POCKET_LAYERS, inflation
 from specsplit.cli.local import LocalCluster
 from specsplit.cli.paint import Painter
 from specsplit.cli.serve import SETTINGS, option_of
@@ -174,7 +174,7 @@ def test_the_help_names_every_kind_of_drafter(command: str, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("options", "layers"),
     [
-        ([], 24),
+        ([], POCKET_LAYERS),
         (["--inflate-layers", "0"], 0),
         (["--model", POCKET], 0),
         (["--model", POCKET, "--inflate-layers", "9"], 9),
