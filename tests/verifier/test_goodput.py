@@ -190,6 +190,19 @@ def test_a_planner_has_drafters_rest_that_double_a_step_if_it_is_to_try_and_is_n
     assert arms == ({Arm.WORK, Arm.REST_TRIED, Arm.REST} if rest_trials and not grouped else {None})
 
 
+def test_sessions_that_draft_and_verify_alternately_are_not_told_to_rest_for_the_time_that_they_wait(
+    tmp_path: Path,
+) -> None:
+    settings = VerifierSettings(model=tmp_path, rest_trials=True)
+    planner = Planner(settings.plan, 100, partial(controller_for, settings), rest_trials=True)
+    session = session_of(1, plan=replace(planner.default, draft_ahead=False))
+    session.drafter = drafting_for(address="slow")
+    for _ in range(60):
+        planner.schedule([session], 0.0)
+        assert planner.resting_changes([session]) == []
+        planner.observe(step(session.plan, 4, 1, seconds=0.1))
+
+
 def test_a_wait_that_a_step_beside_prompts_cut_short_says_nothing_of_what_waits_bring() -> None:
     bounds, chooser = GoodputController(24).plan(LAUNCHED, 1), StepChooser()
     session = session_of(plan=bounds)

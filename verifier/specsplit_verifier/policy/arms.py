@@ -198,6 +198,8 @@ class Arms:
         drafted = [part for part in result.sessions if part.attached]
         if result.failed or result.cold or result.chunks or result.others_tokens or not drafted:
             return
+        if not all(part.plan.draft_ahead for part in drafted):  # it waits for drafts because it was told to
+            return
         working = not self.resting
         if not working and any(part.plan.speculates for part in drafted):  # they are not told yet
             return

@@ -165,12 +165,13 @@ class StepChooser:
     ) -> list[tuple[Session, Plan]]:
         """Find sessions whose drafters are to rest from now on, or no longer, each with its new plan.
 
-        `all_rest`: every drafter is to. `plain_rest`: those are to whose session's text does not repeat itself.
+        `all_rest`: every drafter is to, but for sessions that draft and verify alternately, since that was ordered. `plain_rest`: of these
+        drafters those are to whose session's text does not repeat itself.
         """
         found: list[tuple[Session, Plan]] = []
         for session in sessions:
             standing = self._standings.get(session.id)
-            told = all_rest or (plain_rest and not self.repeating(session))
+            told = session.plan.draft_ahead and (all_rest or (plain_rest and not self.repeating(session)))
             resting = standing is not None and (told or standing.resting)
             if resting is not session.plan.speculates:
                 continue  # it is so already

@@ -183,7 +183,7 @@ class Planner:
         ready = self._chooser.ready(running, prompts)
         self._chooser.meet(ready)
         if self._arms is not None:
-            drafted = [session for session in ready if session.drafter.attached]
+            drafted = [session for session in ready if session.drafter.attached and session.plan.draft_ahead]
             repeating = sum(map(self._chooser.repeating, drafted))
             self._arms.meet([session.drafter.address for session in drafted], repeating)
         if not prompts:
