@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
+from smg_grpc_proto.generated import vllm_engine_pb2
 
 from scripts.printed import ROOT, finish
 from specsplit.draft_events import FeaturesRead
@@ -22,6 +23,8 @@ from specsplit.rpc.catalogue import CODES
 from specsplit.speculation import TRANSITIONS, Commit, Event, Grow, Side, State
 from specsplit.speculation.states import StateMachine
 from specsplit.v1 import cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
+from specsplit.vllm_engine.servicer import VllmEngineServicer
+from specsplit.wire import vllm
 
 PROTOS = ROOT / "protos"
 PAGE = ROOT / "docs" / "protocol.md"
@@ -57,6 +60,14 @@ CALLS = """\
 
 The messages and the meaning of every field: [`protos/specsplit/v1`](../protos/specsplit/v1). Every server has `grpc.health.v1.Health` and
 reflection beside its own services.
+"""
+
+ENGINE = """\
+## The engine protocol
+
+A coordinator also serves `vllm.grpc.engine.VllmEngine`, in which gateways speak to vLLM's engine; the messages are those of the package
+`smg-grpc-proto` ([ADR 42](adr/0042-the-engine-protocol.md)). A request is read as one of `CoordinatorService`, with the same checks, queue,
+quotas and log. What specsplit does not have is refused by the name of its field:
 """
 
 STATUSES = """\
@@ -198,6 +209,18 @@ def _comments(proto: Path) -> dict[str, str]:
     return {name: " ".join(re.sub(r"^ *// ", "", block, flags=re.MULTILINE).split()) for block, name in found}
 
 
+def _engine() -> Iterator[str]:
+    (service,) = vllm_engine_pb2.DESCRIPTOR.services_by_name.values()
+    yield from _table(
+        ("field", "what is said of it"), ((f"`{name}`", why) for name, why in sorted(vllm.NOT_SERVED.items()))
+    )
+    yield ""
+    calls = ((method, inspect.getdoc(getattr(VllmEngineServicer, method.name)) or "") for method in service.methods)
+    yield from _table(
+        ("call", "messages", "what it does"), ((f"`{each.name}`", _shape(each), what) for each, what in calls)
+    )
+
+
 def _statuses() -> Iterator[str]:
     rows = (
         (f"`{error.__name__}`", f"`{code.name}`", (inspect.getdoc(error) or "").partition("\n")[0])
@@ -213,7 +236,7 @@ def page() -> str:
         lines += _side(side)
     lines += ["## What crosses the wire", "", *_value(Grow), *_value(Commit)]
     lines += [FEATURES, *_value(Features), *_value(FeaturesRead)]
-    lines += [CALLS, *_calls(), "", STATUSES, *_statuses()]
+    lines += [CALLS, *_calls(), "", ENGINE, *_engine(), "", STATUSES, *_statuses()]
     return "\n".join(lines) + "\n"
 
 

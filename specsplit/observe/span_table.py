@@ -64,6 +64,7 @@ def _flag(name: str, meaning: str) -> SpanAttribute:
 
 
 GENERATE_CALL = "/specsplit.v1.CoordinatorService/Generate"
+ENGINE_CALL = "/vllm.grpc.engine.VllmEngine/Generate"
 DECODE_CALL = "/specsplit.v1.VerifierService/Decode"
 
 _WITH_MODEL = frozenset(kind for kind in DrafterKind if kind.needs_model)
@@ -88,6 +89,16 @@ SPANS: tuple[SpanRow, ...] = (
         None,
         "one per request",
         "The caller's request, from the first byte to the last. It hangs below the caller's span if the metadata name one (`traceparent`).",
+        _SERVER,
+        kind="server",
+    ),
+    SpanRow(
+        ENGINE_CALL,
+        "coordinator",
+        1,
+        None,
+        "one per request of a gateway",
+        "The request of a gateway that speaks vLLM's engine protocol, in the place of the call above; `generate` hangs below it then.",
         _SERVER,
         kind="server",
     ),

@@ -63,7 +63,7 @@ async def abort(context: Context, error: SpecsplitError) -> NoReturn:
 
 
 class Edge(grpc.aio.ServerInterceptor):
-    """Wraps every handler. The gate is that of the services of the package `specsplit`; health and reflection are always open."""
+    """Wraps every handler. The gate is that of the services of `specsplit.rpc.names`; health and reflection are always open."""
 
     def __init__(self, service: str, gate: Gate, admit: Admit | None = None) -> None:
         """`service` is named in the sentence of an internal error; without `admit` nobody is asked who he is."""
@@ -80,7 +80,7 @@ class Edge(grpc.aio.ServerInterceptor):
         handler: _Handler | None = await continuation(handler_call_details)
         path = str(handler_call_details.method)
         service, _, method = path.removeprefix("/").rpartition("/")
-        own = service.startswith("specsplit.")
+        own = service in CALLED or service.startswith("specsplit.")
         gate, admit = self._gate if own else _always_open, partial(self._admit, path)
         if handler is None:
             asks = admit if path in PERMISSIONS else partial(_let_in, path)

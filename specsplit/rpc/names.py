@@ -9,6 +9,8 @@ COORDINATOR_SERVICE = "specsplit.v1.CoordinatorService"
 CLUSTER_SERVICE = "specsplit.v1.ClusterService"
 VERIFIER_SERVICE = "specsplit.v1.VerifierService"
 DRAFTER_SERVICE = "specsplit.v1.DrafterService"
+VLLM_ENGINE_SERVICE = "vllm.grpc.engine.VllmEngine"
+"""The engine protocol of vLLM, whose messages are those of the package smg-grpc-proto."""
 
 CALLED: Mapping[str, str] = MappingProxyType(
     {
@@ -16,6 +18,7 @@ CALLED: Mapping[str, str] = MappingProxyType(
         CLUSTER_SERVICE: "coordinator",
         VERIFIER_SERVICE: "verifier",
         DRAFTER_SERVICE: "drafter",
+        VLLM_ENGINE_SERVICE: "coordinator",
     }
 )
 """The process that has each, as sentences call it."""

@@ -7,7 +7,13 @@ from types import MappingProxyType
 
 from specsplit.errors import PermissionDenied
 from specsplit.identity import CallerRole, Identity
-from specsplit.rpc.names import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
+from specsplit.rpc.names import (
+    CLUSTER_SERVICE,
+    COORDINATOR_SERVICE,
+    DRAFTER_SERVICE,
+    VERIFIER_SERVICE,
+    VLLM_ENGINE_SERVICE,
+)
 
 _CLIENT, _MEMBER, _OPERATOR = CallerRole.CLIENT, CallerRole.MEMBER, CallerRole.OPERATOR
 _HEALTH = "grpc.health.v1.Health"
@@ -22,6 +28,18 @@ PERMISSIONS: Mapping[str, frozenset[CallerRole] | None] = MappingProxyType(
         f"/{COORDINATOR_SERVICE}/GetTracing": frozenset({_CLIENT, _OPERATOR}),
         f"/{COORDINATOR_SERVICE}/SetPlan": frozenset({_OPERATOR}),
         f"/{COORDINATOR_SERVICE}/SetTracing": frozenset({_OPERATOR}),
+        f"/{VLLM_ENGINE_SERVICE}/Generate": frozenset({_CLIENT}),
+        f"/{VLLM_ENGINE_SERVICE}/Embed": frozenset({_CLIENT}),
+        f"/{VLLM_ENGINE_SERVICE}/Abort": frozenset({_CLIENT}),
+        f"/{VLLM_ENGINE_SERVICE}/HealthCheck": frozenset({_CLIENT, _OPERATOR}),
+        f"/{VLLM_ENGINE_SERVICE}/GetModelInfo": frozenset({_CLIENT, _OPERATOR}),
+        f"/{VLLM_ENGINE_SERVICE}/GetServerInfo": frozenset({_CLIENT, _OPERATOR}),
+        f"/{VLLM_ENGINE_SERVICE}/GetLoads": frozenset({_CLIENT, _OPERATOR}),
+        f"/{VLLM_ENGINE_SERVICE}/GetTokenizer": frozenset({_CLIENT}),
+        f"/{VLLM_ENGINE_SERVICE}/SubscribeKvEvents": frozenset({_CLIENT}),
+        f"/{VLLM_ENGINE_SERVICE}/FlushCache": frozenset({_OPERATOR}),
+        f"/{VLLM_ENGINE_SERVICE}/StartProfile": frozenset({_OPERATOR}),
+        f"/{VLLM_ENGINE_SERVICE}/StopProfile": frozenset({_OPERATOR}),
         f"/{CLUSTER_SERVICE}/Join": frozenset({_MEMBER}),
         f"/{VERIFIER_SERVICE}/Decode": frozenset({_MEMBER}),
         f"/{VERIFIER_SERVICE}/Watch": frozenset({_MEMBER}),

@@ -20,7 +20,13 @@ from specsplit.rpc.channel import check_reachable, dial, dial_blocking
 from specsplit.rpc.edge import Context, abort
 from specsplit.rpc.health import health_of_blocking, wait_until_serving, wait_until_serving_blocking
 from specsplit.rpc.member import Membership, member_id_of
-from specsplit.rpc.names import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
+from specsplit.rpc.names import (
+    CLUSTER_SERVICE,
+    COORDINATOR_SERVICE,
+    DRAFTER_SERVICE,
+    VERIFIER_SERVICE,
+    VLLM_ENGINE_SERVICE,
+)
 from specsplit.rpc.server import Phase, Server
 from specsplit.rpc.service import Dialled, Service, registration, run_service
 
@@ -30,6 +36,7 @@ __all__ = [
     "COORDINATOR_SERVICE",
     "DRAFTER_SERVICE",
     "VERIFIER_SERVICE",
+    "VLLM_ENGINE_SERVICE",
     "Context",
     "Dialled",
     "Membership",

@@ -33,9 +33,11 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from specsplit.clock import SystemClock
 from specsplit.observe.tracing import SpanSink, Tracing, wall_ns
 from specsplit.rpc.catalogue import code_of_departure
-from specsplit.rpc.names import COORDINATOR_SERVICE, VERIFIER_SERVICE
+from specsplit.rpc.names import COORDINATOR_SERVICE, VERIFIER_SERVICE, VLLM_ENGINE_SERVICE
 
-TRACED = frozenset({f"/{COORDINATOR_SERVICE}/Generate", f"/{VERIFIER_SERVICE}/Decode"})
+TRACED = frozenset(
+    {f"/{COORDINATOR_SERVICE}/Generate", f"/{VLLM_ENGINE_SERVICE}/Generate", f"/{VERIFIER_SERVICE}/Decode"}
+)
 """The calls that carry out a request."""
 
 _STATUS = "rpc.grpc.status_code"

@@ -54,6 +54,10 @@ MAX_MEMBERS = 2_048
 MAX_CONTROLLERS = 16
 MAX_CONTROLLER = 64
 """Characters of the name of one."""
+MAX_MEDIA = 256
+"""Images and the like that come with a prompt, and parts of one; they are refused, all of them."""
+MAX_ABORTED = 4_096
+"""Requests that one call ends."""
 MAX_SENTENCE = 1_000
 """Characters of what a refusal says."""
 
@@ -164,6 +168,43 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "HeartbeatReport.prefixes": Limit(entries=REPORTED),
         "RosterDirective.drafters": Limit(entries=MAX_MEMBERS),
         "HandOverDirective.from_member": _NAME,
+        # vllm_engine.proto and common.proto of smg-grpc-proto: what a gateway sends
+        "vllm.grpc.engine.GenerateRequest.request_id": _NAME,
+        "vllm.grpc.engine.GenerateRequest.text": Limit(length=MAX_TEXT),
+        "vllm.grpc.engine.GenerateRequest.extra_mm_inputs": Limit(entries=MAX_MEDIA),
+        "vllm.grpc.engine.GenerateRequest.kv_transfer_params_json": Limit(length=MAX_SCHEMA),
+        "vllm.grpc.engine.TokenizedInput.original_text": Limit(length=MAX_TEXT),
+        "vllm.grpc.engine.TokenizedInput.input_ids": _TOKENS,
+        "vllm.grpc.engine.SamplingParams.stop": Limit(MAX_STOP_STRINGS, MAX_STOP_STRING),
+        "vllm.grpc.engine.SamplingParams.stop_token_ids": Limit(entries=MAX_STOP_TOKENS),
+        "vllm.grpc.engine.SamplingParams.logit_bias": Limit(entries=MAX_BIASES),
+        "vllm.grpc.engine.SamplingParams.json_schema": Limit(length=MAX_SCHEMA),
+        "vllm.grpc.engine.SamplingParams.regex": Limit(length=MAX_SCHEMA),
+        "vllm.grpc.engine.SamplingParams.grammar": Limit(length=MAX_SCHEMA),
+        "vllm.grpc.engine.SamplingParams.structural_tag": Limit(length=MAX_SCHEMA),
+        "vllm.grpc.engine.ChoiceConstraint.choices": Limit(MAX_MEDIA, MAX_STOP_STRING),
+        "vllm.grpc.engine.KvTransferParams.remote_host": _NAME,
+        "vllm.grpc.engine.MultimodalInputs.model_specific_tensors": Limit(entries=MAX_MEDIA),
+        "vllm.grpc.engine.MultimodalInputs.mm_placeholders": Limit(entries=MAX_MEDIA),
+        "vllm.grpc.engine.MultimodalInputs.mm_hashes": Limit(MAX_MEDIA, MAX_NAME),
+        "vllm.grpc.engine.MultimodalInputs.batched_keys": Limit(MAX_MEDIA, MAX_NAME),
+        "vllm.grpc.engine.MultimodalInputs.flat_keys": Limit(entries=MAX_MEDIA),
+        "vllm.grpc.engine.MultimodalInputs.keep_on_cpu_keys": Limit(MAX_MEDIA, MAX_NAME),
+        "vllm.grpc.engine.MultimodalInputs.encoder_input_key": _NAME,
+        "vllm.grpc.engine.TensorData.shape": Limit(entries=MAX_MEDIA),
+        "vllm.grpc.engine.TensorData.dtype": _NAME,
+        "vllm.grpc.engine.TensorData.inline": Limit(length=MAX_FEATURE_BYTES),
+        "vllm.grpc.engine.MediaRefs.items": Limit(entries=MAX_MEDIA),
+        "vllm.grpc.engine.MediaRef.url": Limit(length=MAX_FEATURE_BYTES),
+        "vllm.grpc.engine.EmbedRequest.request_id": _NAME,
+        "vllm.grpc.engine.AbortRequest.request_ids": Limit(MAX_ABORTED, MAX_NAME),
+        "vllm.grpc.engine.GetLoadsRequest.include": Limit(MAX_MEDIA, MAX_NAME),
+        "smg.grpc.common.ShmHandle.name": _NAME,
+        "smg.grpc.common.ShmHandle.owner_id": _NAME,
+        "smg.grpc.common.RemoteTensorHandle.transport": _NAME,
+        "smg.grpc.common.RemoteTensorHandle.descriptor": Limit(length=MAX_FEATURE_BYTES),
+        "smg.grpc.common.StartProfileRequest.output_dir": _NAME,
+        "smg.grpc.common.StartProfileRequest.activities": Limit(MAX_MEDIA, MAX_NAME),
     }
 )
 """By message and field; a test holds this table to the protos."""

@@ -12,6 +12,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
+from smg_grpc_proto.generated import vllm_engine_pb2, vllm_engine_pb2_grpc
 
 from specsplit.errors import InvalidRequest, PermissionDenied, SpecsplitError, Unauthenticated, Unavailable
 from specsplit.identity import CallerRole, Identity, digest, roles_of, token_of, tokens_of
@@ -33,14 +34,14 @@ from tests.rpc.toy import Toy, generate, get_cluster, get_model_info
 from tests.support.certificates import Authority, Certificate
 
 CLIENT, MEMBER, OPERATOR = CallerRole.CLIENT, CallerRole.MEMBER, CallerRole.OPERATOR
-FILES = (cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2, health_pb2, reflection_pb2)
+FILES = (cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2, vllm_engine_pb2, health_pb2, reflection_pb2)
 METHODS = {
     f"/{service.full_name}/{method.name}": method
     for file in FILES
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
-OWN = sorted(method for method in METHODS if "specsplit" in method)
+OWN = sorted(method for method in METHODS if "/grpc." not in method)
 
 
 class Open(Toy):
@@ -71,6 +72,10 @@ class _Drafter(drafter_pb2_grpc.DrafterServiceServicer):
     GetDrafterInfo = drafter_pb2_grpc.DrafterServiceServicer.GetDrafterInfo
 
 
+class _Engine(vllm_engine_pb2_grpc.VllmEngineServicer):
+    """Has nothing behind its methods."""
+
+
 class _Cluster(cluster_pb2_grpc.ClusterServiceServicer):
     """Has nothing behind its method."""
 
@@ -89,6 +94,7 @@ async def served(members_listen: str = "", **settings: Any) -> AsyncIterator[tup
         coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(toy, port)
         verifier_pb2_grpc.add_VerifierServiceServicer_to_server(_Verifier(), port)
         drafter_pb2_grpc.add_DrafterServiceServicer_to_server(_Drafter(), port)
+        vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(_Engine(), port)
     cluster_pb2_grpc.add_ClusterServiceServicer_to_server(_Cluster(), server.members)
     await server.start()
     server.ready()

@@ -16,6 +16,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from smg_grpc_proto.generated import vllm_engine_pb2
 
 from specsplit import errors
 from specsplit.rpc import (
@@ -23,6 +24,7 @@ from specsplit.rpc import (
     COORDINATOR_SERVICE,
     DRAFTER_SERVICE,
     VERIFIER_SERVICE,
+    VLLM_ENGINE_SERVICE,
     Phase,
     Server,
     dial,
@@ -272,6 +274,8 @@ def test_the_services_are_named_as_in_the_protos() -> None:
     files = (cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2)
     declared = {service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values()}
     assert declared == {CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE}
+    (engine,) = vllm_engine_pb2.DESCRIPTOR.services_by_name.values()
+    assert engine.full_name == VLLM_ENGINE_SERVICE
 
 
 async def test_others_are_told_the_advertised_address() -> None:

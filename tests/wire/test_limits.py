@@ -13,6 +13,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
+from smg_grpc_proto.generated import common_pb2 as gateway_pb2
+from smg_grpc_proto.generated import vllm_engine_pb2
 
 from specsplit.draft_events import Open
 from specsplit.errors import Incompatible, InvalidRequest
@@ -22,7 +24,7 @@ from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest
 from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import MAX_BIASES, Endpoint, Host, Load, ModelInfo, Plan, Sampling, Vocabulary
 from specsplit.values.host import MAX_CORE_RANGES
-from specsplit.wire import cluster, coordinator, drafter, verifier, watching
+from specsplit.wire import cluster, coordinator, drafter, verifier, vllm, watching
 from specsplit.wire.checks import check
 from specsplit.wire.limits import (
     LIMITS,
@@ -38,6 +40,7 @@ from specsplit.wire.reading import request_reader, response_reader
 from specsplit.wire.scan import MAX_RECORDS, SCANNED_BYTES, NotAMessage, look
 
 FILES = [file.DESCRIPTOR for file in (cluster_pb2, common_pb2, coordinator_pb2, drafter_pb2, verifier_pb2)]
+ENGINE = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
 TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
@@ -67,13 +70,21 @@ PARSERS: dict[type[Message], Callable[[Any], object]] = {
     verifier_pb2.DecodeResponse: verifier.decode_events,
     verifier_pb2.WatchRequest: watching.watch_from_wire,
     verifier_pb2.WatchResponse: watching.watch_event,
+    vllm_engine_pb2.GenerateRequest: vllm.generate_from_wire,
+    vllm_engine_pb2.AbortRequest: vllm.abort_from_wire,
+    vllm_engine_pb2.GetLoadsRequest: vllm.loads_from_wire,
+    vllm_engine_pb2.EmbedRequest: check,
+    gateway_pb2.FlushCacheRequest: check,
+    gateway_pb2.StartProfileRequest: check,
+    gateway_pb2.SubscribeKvEventsRequest: check,
 }
-"""By message of a call; a message without fields is not read."""
+"""By message of a call; a message without fields is not read, and one of a gateway's protocol is read if it is a request."""
 
 
 def messages_of_calls() -> set[type[Message]]:
     methods = [method for file in FILES for service in file.services_by_name.values() for method in service.methods]
     kinds = {kind for method in methods for kind in (method.input_type, method.output_type)}
+    kinds |= {method.input_type for method in ENGINE.methods}
     return {GetMessageClass(kind) for kind in kinds if kind.fields}
 
 
@@ -90,6 +101,16 @@ def fields_of_the_protos() -> Iterator[FieldDescriptor]:
     for file in FILES:
         for message in file.message_types_by_name.values():
             yield from message.fields
+    yield from {field for method in ENGINE.methods for field in fields_below(method.input_type)}
+
+
+def fields_below(descriptor: Descriptor) -> Iterator[FieldDescriptor]:
+    """The fields of a message and of those inside it, entries of maps apart."""
+    yield from descriptor.fields
+    for field in descriptor.fields:
+        if field.message_type is not None:
+            values = field.message_type.fields_by_name["value"] if is_map(field) else field
+            yield from fields_below(values.message_type) if values.message_type is not None else ()
 
 
 def test_every_field_that_can_be_long_has_a_limit_and_no_other_has() -> None:
@@ -135,7 +156,13 @@ def fill(message: Message, path: Path, entries: int, length: int) -> None:
         message.SetInParent()
     last = path[-1]
     if is_map(last):
-        getattr(message, last.name).update(dict.fromkeys(range(entries), 1.0))
+        key, value = cast("Descriptor", last.message_type).fields
+        keys = map(str, range(entries)) if key.type in TEXTS else range(entries)
+        for each in keys:
+            if value.message_type is None:
+                getattr(message, last.name)[each] = "x" if value.type in TEXTS else 1.0
+            else:
+                getattr(message, last.name)[each].SetInParent()
     elif last.is_repeated:
         getattr(message, last.name).extend([one_value(last, length)] * entries)
     else:

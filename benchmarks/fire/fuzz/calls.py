@@ -15,8 +15,16 @@ from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDesc
 from google.protobuf.descriptor_pool import Default
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
+from smg_grpc_proto.generated import vllm_engine_pb2
 
-from specsplit.rpc import CLUSTER_SERVICE, CODES, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
+from specsplit.rpc import (
+    CLUSTER_SERVICE,
+    CODES,
+    COORDINATOR_SERVICE,
+    DRAFTER_SERVICE,
+    VERIFIER_SERVICE,
+    VLLM_ENGINE_SERVICE,
+)
 from specsplit.v1 import cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 
 LISTENS_S: Final = 30.0
@@ -31,7 +39,7 @@ UNBOUNDED: Final = [
 """A hostile party keeps to no limit of its own."""
 HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 REFLECTION: Final = reflection.SERVICE_NAME
-_KNOWN: Final = (cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2)
+_KNOWN: Final = (cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2, vllm_engine_pb2)
 """Whose descriptors have to be there before services are looked up."""
 ALLOWED: Final = frozenset({grpc.StatusCode.OK, *CODES.values()} - {grpc.StatusCode.INTERNAL})
 """How a call may end, whatever was sent."""
@@ -65,7 +73,7 @@ class Method:
     @property
     def is_ours(self) -> bool:
         """False for health and reflection, whose sentences are gRPC's own."""
-        return self.path.startswith("/specsplit.")
+        return not self.path.startswith("/grpc.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +112,8 @@ def _method(service: ServiceDescriptor, method: MethodDescriptor) -> Method:
     return Method(path, method.client_streaming, method.server_streaming, request, answer)
 
 
-_SERVICES: Final = (COORDINATOR_SERVICE, CLUSTER_SERVICE, VERIFIER_SERVICE, DRAFTER_SERVICE, HEALTH, REFLECTION)
-METHODS: Final = MappingProxyType({each.path: each for each in methods_of(*_SERVICES)})
+_OWN: Final = (COORDINATOR_SERVICE, CLUSTER_SERVICE, VLLM_ENGINE_SERVICE, VERIFIER_SERVICE, DRAFTER_SERVICE)
+METHODS: Final = MappingProxyType({each.path: each for each in methods_of(*_OWN, HEALTH, REFLECTION)})
 """Every method that a server has, by path."""
 GENERATE: Final = METHODS[f"/{COORDINATOR_SERVICE}/Generate"]
 JOIN: Final = METHODS[f"/{CLUSTER_SERVICE}/Join"]

@@ -27,7 +27,13 @@ from benchmarks.known import Known
 from specsplit.client import AsyncClient
 from specsplit.errors import SpecsplitError
 from specsplit.identity import CallerRole
-from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, DRAFTER_SERVICE, VERIFIER_SERVICE
+from specsplit.rpc import (
+    CLUSTER_SERVICE,
+    COORDINATOR_SERVICE,
+    DRAFTER_SERVICE,
+    VERIFIER_SERVICE,
+    VLLM_ENGINE_SERVICE,
+)
 from specsplit.rpc.permissions import needed
 from specsplit.v1.cluster_pb2 import JoinRequest
 from specsplit.v1.verifier_pb2 import DecodeResponse
@@ -91,7 +97,7 @@ Party = Callable[[Scene, Case], Awaitable[None]]
 async def calling(scene: Scene, case: Case) -> None:
     """One call: of any method of any port, by nobody, with somebody else's role, or with the role that it takes."""
     draws, ground = case.draws(), scene.ground
-    chance, coordinator = draws.chance, (COORDINATOR_SERVICE, CLUSTER_SERVICE)
+    chance, coordinator = draws.chance, (COORDINATOR_SERVICE, CLUSTER_SERVICE, VLLM_ENGINE_SERVICE)
     ports = [(ground.public, coordinator), (ground.members, coordinator), (ground.lone, coordinator)]
     ports += [(ground.verifier, (VERIFIER_SERVICE,)), *((each, (DRAFTER_SERVICE,)) for each in ground.drafters)]
     address, services = chance.choice(ports)

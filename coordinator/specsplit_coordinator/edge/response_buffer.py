@@ -11,20 +11,22 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from typing import Generic
 
 from specsplit.errors import Exhausted, SpecsplitError
 from specsplit.requests import Delta, GenerateEvent
 from specsplit.stream_interval import Held
-from specsplit.wire.coordinator import GenerateEventMessage, generate_response
+from specsplit.vllm_engine.backend import Answered, Write
 
 
-class ResponseBuffer:
+class ResponseBuffer(Generic[Answered]):
     """The buffer of one call. It lives on one event loop; `close` has to be called when the call is over."""
 
     def __init__(
         self,
         events: AsyncGenerator[GenerateEvent, None],
         held: Sequence[Held[Delta]],
+        write: Write[Answered],
         max_bytes: int,
         patience_s: float,
         on_stalled: Callable[[], object],
@@ -34,18 +36,23 @@ class ResponseBuffer:
         `on_stalled` is called if a message has waited for `patience_s` and the caller has not taken it."""
         self._events = events
         self._held = held
+        self._write = write
         self._max_bytes = max_bytes
         self._patience_s = patience_s
         self._on_stalled = on_stalled
-        self._unread: deque[GenerateEventMessage] = deque()
+        self._unread: deque[Answered] = deque()
         self._bytes = 0
         self._more = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._aborted: SpecsplitError | None = None
         self._pump = asyncio.create_task(self._fill())
         self._pump.add_done_callback(self._filled)
 
-    async def read(self) -> AsyncGenerator[GenerateEventMessage, None]:
-        """Yield the messages in order, then raise what ended them: Exhausted if more than `max_bytes` were left unread."""
+    async def read(self) -> AsyncGenerator[Answered, None]:
+        """Yield the messages in order, then raise what ended them.
+
+        That is Exhausted if more than `max_bytes` were left unread, and what `abort` was given.
+        """
         while True:
             while self._unread:
                 message = self._unread.popleft()
@@ -57,7 +64,15 @@ class ResponseBuffer:
                 break
             self._more.clear()
             await self._more.wait()
+        if self._aborted is not None:
+            raise self._aborted
         self._pump.result()
+
+    def abort(self, error: SpecsplitError) -> None:
+        """Stop taking events, unless all have come; who reads gets `error` behind what has come."""
+        if not self._pump.done():
+            self._aborted = error
+            self._pump.cancel()
 
     def close(self) -> None:
         """Stop taking events; the call is over, however it ended."""
@@ -81,7 +96,9 @@ class ResponseBuffer:
             raise
 
     def _put(self, event: GenerateEvent, earlier: Sequence[Delta]) -> None:
-        message = generate_response(event, earlier)
+        message = self._write(event, earlier)
+        if message is None:
+            return
         self._bytes += message.ByteSize()
         self._unread.append(message)
         self._more.set()

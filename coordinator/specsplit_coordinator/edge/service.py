@@ -13,15 +13,27 @@ from specsplit.clock import SystemClock
 from specsplit.interpreter import freeze_heap
 from specsplit.membership import Cluster
 from specsplit.observe.metrics import CoordinatorMetrics
-from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, Phase, Server, Service, check_reachable, run_service
+from specsplit.rpc import (
+    CLUSTER_SERVICE,
+    COORDINATOR_SERVICE,
+    VLLM_ENGINE_SERVICE,
+    Phase,
+    Server,
+    Service,
+    check_reachable,
+    run_service,
+)
 from specsplit.settings import CoordinatorSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
+from specsplit.vllm_engine.servicer import VllmEngineServicer
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.cluster.rebalancer import Rebalancer
 from specsplit_coordinator.cluster.roster_updater import RosterUpdater
 from specsplit_coordinator.cluster.rosters import Rosters
+from specsplit_coordinator.edge.delivery import Delivery
+from specsplit_coordinator.edge.engine import CoordinatorEngine
 from specsplit_coordinator.edge.servicers import ClusterServicer, CoordinatorServicer
 from specsplit_coordinator.edge.telemetry import subscribe
 from specsplit_coordinator.members.member_state import MemberState
@@ -73,24 +85,17 @@ class Coordinator:
         cluster = ClusterAccess(self.registry, self.admission, client, DrafterPlacement(scorer), tokenizer.vocabulary)
         generator = Generator(tokenizer, cluster, random or _RANDOM, self.requests, Caps.of(settings), quotas)
         self._open.callback(generator.close)
-        self._programs = self._for_programs(settings, generator)
+        self._delivery = Delivery(generator, max_unread_bytes=settings.max_unread_bytes, unread_s=settings.unread_s)
+        programs = CoordinatorServicer(generator, self.registry, self._cluster, self.orders, self._delivery)
+        engine = CoordinatorEngine(self._delivery, self.registry, self._cluster, server)
+        gateways = VllmEngineServicer(engine, settings.model, clock)
         self._members = self._for_members(settings, scorer)
         snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
         self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, client, self.requests))
         rebalancer = Rebalancer(self.registry, scorer, self.admission.leases, clock)
         maintenance = Maintenance(self.registry, self.admission, rebalancer)
         self.service = Service(settings, server, self.metrics, partial(self._load, maintenance))
-        self._wire()
-
-    def _for_programs(self, settings: CoordinatorSettings, generator: Generator) -> CoordinatorServicer:
-        return CoordinatorServicer(
-            generator,
-            self.registry,
-            self._cluster,
-            self.orders,
-            max_unread_bytes=settings.max_unread_bytes,
-            unread_s=settings.unread_s,
-        )
+        self._wire(programs, gateways)
 
     def _for_members(self, settings: CoordinatorSettings, scorer: DrafterScorer) -> ClusterServicer:
         rosters = Rosters(self.registry, scorer)
@@ -98,7 +103,7 @@ class Coordinator:
         reachable = partial(check_reachable, "register.address", settings=settings)
         return ClusterServicer(self.registry, rosters, self.orders, settings.heartbeat_ms, reachable)
 
-    def _wire(self) -> None:
+    def _wire(self, programs: CoordinatorServicer, gateways: VllmEngineServicer) -> None:
         """Subscribe the parts to one another, and add the servicers to the server."""
         tracing, orders = self.service.server.tracing, self.orders
         orders.subscribe(lambda: tracing.apply(orders.tracing))
@@ -107,7 +112,8 @@ class Coordinator:
         self.registry.on_gone.append(self._gone)
         server = self.service.server
         for port in dict.fromkeys((server.grpc, server.members)):
-            coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(self._programs, port)
+            coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(programs, port)
+            gateways.add_to(port)
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, server.members)
 
     async def _load(self, maintenance: Maintenance) -> Coordinator:
@@ -127,7 +133,7 @@ class Coordinator:
         """Wait until all requests have finished and their answers are read, then end the Join streams."""
         try:
             await self.admission.idle()
-            await self._programs.delivered()
+            await self._delivery.delivered()
         finally:
             self._members.dismiss()
 
@@ -156,7 +162,7 @@ def _server(settings: CoordinatorSettings) -> Server:
     return Server(
         settings,
         "coordinator",
-        services=(COORDINATOR_SERVICE, CLUSTER_SERVICE),
+        services=(COORDINATOR_SERVICE, CLUSTER_SERVICE, VLLM_ENGINE_SERVICE),
         session_methods=("Generate",),
         members_listen=settings.members_listen,
     )

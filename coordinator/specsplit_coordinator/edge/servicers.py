@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from functools import partial
-from typing import Any, TypeAlias
 
-import grpc
-
-from specsplit.errors import Exhausted, SpecsplitError, Unavailable
+from specsplit.errors import Exhausted, Unavailable
 from specsplit.membership import Cluster, Heartbeat, PlanInForce, Register, Registered, Report, TracingInForce
 from specsplit.observe import fields
-from specsplit.requests import Delta, GenerateRequest
-from specsplit.rpc import caller
-from specsplit.stream_interval import Held
+from specsplit.rpc import Context
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit.values import ModelInfo
 from specsplit.wire import cluster as cluster_wire
@@ -24,7 +18,8 @@ from specsplit.wire import coordinator as wire
 from specsplit.wire.limits import MAX_MEMBERS
 from specsplit_coordinator.cluster.join_stream import LEAVING, JoinStream, registration
 from specsplit_coordinator.cluster.rosters import Rosters
-from specsplit_coordinator.edge.response_buffer import ResponseBuffer
+from specsplit_coordinator.edge.contexts import at_end
+from specsplit_coordinator.edge.delivery import Delivery
 from specsplit_coordinator.members.compatibility import check_controller
 from specsplit_coordinator.members.order_log import log_change
 from specsplit_coordinator.members.orders import Orders
@@ -32,8 +27,6 @@ from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.generation import Generator
 
 _log = logging.getLogger(__name__)
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
@@ -45,56 +38,22 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         registry: Registry,
         cluster: Callable[[], Cluster],
         orders: Orders,
-        *,
-        max_unread_bytes: int,
-        unread_s: float,
+        delivery: Delivery,
     ) -> None:
         self._generator = generator
         self._registry = registry
         self._cluster = cluster
         self._orders = orders
-        self._max_unread_bytes = max_unread_bytes
-        self._unread_s = unread_s
-        self._unread: set[ResponseBuffer] = set()
-        self._read = asyncio.Event()
-        self._read.set()
-
-    async def delivered(self) -> None:
-        """Return when no answer is on its way to a caller."""
-        await self._read.wait()
+        self._delivery = delivery
 
     async def Generate(  # noqa: N802 (the name is the protocol's)
         self, request: wire.GenerateMessage, context: Context
     ) -> AsyncGenerator[wire.GenerateEventMessage, None]:
         """Stream the deltas of every choice, and then its end."""
-        asked = self._asked(request)
-        events = self._generator.generate(asked, context.time_remaining, caller().name)
-        held = [Held[Delta](asked.stream_interval) for _ in range(asked.n)]
-        response = ResponseBuffer(
-            events, held, self._max_unread_bytes, self._unread_s, _cutting(asyncio.current_task())
-        )
-        self._unread.add(response)
-        self._read.clear()
-        _at_end(context, partial(self._close, response))
-        try:
-            async with contextlib.aclosing(response.read()) as messages:
-                async for message in messages:
-                    yield message
-        finally:
-            self._close(response)
-
-    def _close(self, response: ResponseBuffer) -> None:
-        response.close()
-        self._unread.discard(response)
-        if not self._unread:
-            self._read.set()
-
-    def _asked(self, request: wire.GenerateMessage) -> GenerateRequest:
-        try:
-            return wire.generate_from_wire(request)
-        except SpecsplitError as error:
-            self._generator.refused(error)
-            raise
+        asked = self._delivery.read(wire.generate_from_wire, request)
+        async with contextlib.aclosing(self._delivery.answer(asked, context, wire.generate_response)) as messages:
+            async for message in messages:
+                yield message
 
     async def GetModelInfo(  # noqa: N802
         self, request: wire.ModelInfoQuestion, context: Context
@@ -188,7 +147,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             )
         stream = JoinStream(self._registry, self._rosters, self._orders, member, reports)
         self._streams.add(stream)
-        _at_end(context, partial(self._close, stream))
+        at_end(context, partial(self._close, stream))
         try:
             yield cluster_wire.directive_to_wire(Registered(self._heartbeat_ms))
             async for directive in stream.directives():
@@ -220,23 +179,3 @@ async def _reports(messages: AsyncIterator[cluster_wire.ReportMessage]) -> Async
         if message != last:
             last, report = message, cluster_wire.report_from_wire(message)
         yield report
-
-
-def _cutting(call: asyncio.Task[Any] | None) -> Callable[[], None]:
-    """Ends a call whose caller reads nothing, so that it cannot be told why either."""
-
-    def cut() -> None:
-        _log.warning("a caller has stopped reading its answer; its call ends")
-        if call is not None:
-            call.cancel()
-
-    return cut
-
-
-def _at_end(context: Context, callback: Callable[[], None]) -> None:
-    """Have `callback` called when the call is over, however it ends, even if its generator is left hanging."""
-
-    def ended(_: Context) -> None:
-        callback()
-
-    context.add_done_callback(ended)  # pyright: ignore[reportArgumentType] (the stub's callback type is a bare class)

@@ -1,0 +1,110 @@
+"""The edge of the engine protocol: parse, one call, serialise."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+import grpc
+from smg_grpc_proto.generated import vllm_engine_pb2_grpc  # pyright: ignore[reportMissingTypeStubs]
+
+from specsplit.build import build
+from specsplit.clock import Clock
+from specsplit.errors import Unsupported
+from specsplit.rpc import Context
+from specsplit.text.model_config import model_config
+from specsplit.vllm_engine.backend import EngineBackend
+from specsplit.vllm_engine.tokenizer_archive import TokenizerArchive
+from specsplit.wire import vllm as wire
+
+
+def _today() -> datetime:
+    return datetime.now(UTC)
+
+
+class VllmEngineServicer:
+    """Serves gateways."""
+
+    def __init__(
+        self, backend: EngineBackend, folder: Path, clock: Clock, today: Callable[[], datetime] = _today
+    ) -> None:
+        """`folder` holds the tokenizer and config.json. Raises LoadError, naming the file, if that cannot be read."""
+        self._backend = backend
+        self._config = model_config(folder)
+        self._archive = TokenizerArchive(folder)
+        self._clock = clock
+        self._today = today
+        self._began_at = clock.now()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve the protocol there."""
+        vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(self, server)  # pyright: ignore[reportUnknownMemberType]
+
+    async def Generate(  # noqa: N802 (the name is the protocol's)
+        self, request: wire.GenerateMessage, context: Context
+    ) -> AsyncGenerator[wire.GenerateResponseMessage, None]:
+        """Stream the chunks of every choice if the request is streamed, and at its end what completes it."""
+        asked = self._backend.read(wire.generate_from_wire, request)
+        write = wire.Responses(asked, streamed=request.stream)
+        async with aclosing(self._backend.answer(asked, context, write)) as messages:
+            async for message in messages:
+                yield message
+
+    async def Abort(self, request: wire.AbortMessage, context: Context) -> wire.AbortedMessage:  # noqa: N802
+        """End requests."""
+        self._backend.abort(wire.abort_from_wire(request))
+        return wire.aborted_to_wire()
+
+    async def HealthCheck(self, request: wire.HealthQuestion, context: Context) -> wire.HealthMessage:  # noqa: N802
+        """Tell whether requests are taken, and if not why."""
+        return wire.health_to_wire(self._backend.problem())
+
+    async def GetModelInfo(  # noqa: N802
+        self, request: wire.ModelInfoQuestion, context: Context
+    ) -> wire.ModelInfoMessage:
+        """Tell what is served."""
+        return wire.model_info_to_wire(self._backend.model(), self._config)
+
+    async def GetServerInfo(  # noqa: N802
+        self, request: wire.ServerInfoQuestion, context: Context
+    ) -> wire.ServerInfoMessage:
+        """Tell how long this service has run, and how many requests it has."""
+        return wire.server_info_to_wire(self._backend.load(), self._clock.now() - self._began_at)
+
+    async def GetLoads(self, request: wire.LoadsQuestion, context: Context) -> wire.LoadsMessage:  # noqa: N802
+        """Tell how busy the service is; all that it places requests on counts as one rank."""
+        loads = [self._backend.load()] if wire.loads_from_wire(request) else []
+        return wire.loads_to_wire(loads, self._today().isoformat(), build())
+
+    async def GetTokenizer(  # noqa: N802
+        self, request: wire.TokenizerQuestion, context: Context
+    ) -> AsyncGenerator[wire.TokenizerMessage, None]:
+        """Stream the files of the tokenizer as a zip."""
+        archive = await self._archive.get()
+        for message in wire.archive_to_wire(archive.data, archive.sha256):
+            yield message
+
+    async def Embed(self, request: object, context: Context) -> NoReturn:  # noqa: N802
+        """Refuse: only text is generated."""
+        raise Unsupported("Embed", "is not supported: only text is generated here, and nothing is embedded")
+
+    async def FlushCache(self, request: object, context: Context) -> NoReturn:  # noqa: N802
+        """Refuse: verifiers keep their caches by themselves."""
+        raise Unsupported(
+            "FlushCache", "is not supported: a verifier drops cached prefixes by itself when it wants room"
+        )
+
+    async def StartProfile(self, request: object, context: Context) -> NoReturn:  # noqa: N802
+        """Refuse: nothing is profiled from here."""
+        raise Unsupported("StartProfile", "is not supported: profile a verifier in its own process, or trace requests")
+
+    async def StopProfile(self, request: object, context: Context) -> NoReturn:  # noqa: N802
+        """Refuse: nothing is profiled from here."""
+        raise Unsupported("StopProfile", "is not supported: no profile is running")
+
+    async def SubscribeKvEvents(self, request: object, context: Context) -> NoReturn:  # noqa: N802
+        """Refuse: which verifier holds which prefix is the coordinator's own business."""
+        raise Unsupported("SubscribeKvEvents", "is not supported: requests are placed by cached prefixes here already")
