@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from scripts.published_heads.tiny import DRAFT_VOCAB, HIDDEN, VOCAB, built, filled, inputs, qwen3, save
+from specsplit.training.speculators_blocks import teach_shown_tokens
 
 LENGTH: Final = 18
 BLOCK: Final = 4
@@ -47,6 +49,19 @@ def write_dflash2(folder: Path, layer: PretrainedConfig, seed: int, **options: A
     with torch.no_grad():
         candidates, scores = model.candidate_selector.select(blocks["logits"], hidden, before)
     save(folder, model, {**given, **blocks, "candidates": candidates, "scores": scores})
+
+
+def write_taught(folder: Path, layer: PretrainedConfig, seed: int, **options: Any) -> None:
+    """Write a drafter with a selector whose blocks are causal and show tokens, as it is trained here: besides, how many tokens each of
+    its blocks shows behind the first [ANCHORS], and how many features before the first are `missing`."""
+    taught = type("DFlash2DraftModel", (dflash2.DFlash2DraftModel,), {})
+    teach_shown_tokens(taught, causal=True)
+    options = {"draft_vocab_size": VOCAB, "conv_group_size": 4, "selector_rank": 4, "selector_top_k": 6, **options}
+    model, given = _made(taught, DFlash2SpeculatorConfig, layer, seed, options)
+    _, blocks = _forward(model, given)
+    save(folder, model, {**given, **blocks, "shown": model.shown.tokens, "missing": model.shown.missing})
+    facts = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**facts, "is_causal": True}, indent=2, sort_keys=True) + "\n")
 
 
 def write_dspark(folder: Path, layer: PretrainedConfig, seed: int, **options: Any) -> None:
@@ -124,6 +139,13 @@ BLOCKS: Final[dict[str, Writer]] = {
     "dflash-from-anchor": _writer(write_dflash, 35, sample_from_anchor=True, aux_hidden_state_layer_ids=[2, 6]),
     "dflash2": _writer(write_dflash2, 41),
     "dflash2-three-taps": _writer(write_dflash2, 42, conv_kernel_size=3, conv_group_size=8, sample_from_anchor=True),
+    "dflash2-taught": _writer(
+        write_taught,
+        43,
+        _two(**{**_WINDOWS, "sliding_window": 1}),
+        sample_from_anchor=True,
+        sliding_window_non_causal=False,
+    ),
     "dspark": _writer(write_dspark, 51),
     "dspark-whole-vocabulary": _writer(write_dspark, 52, draft_vocab_size=VOCAB, sample_from_anchor=False),
     "dspark-gated": _writer(write_dspark, 53, markov_head_type="gated", confidence_head_with_markov=False),

@@ -93,9 +93,24 @@ def train_head(
         int | None,
         _number("num_layers", f"For {_THOSE}: its decoder layers; 1 of eagle3, 5 of the others, if left out."),
     ] = None,
+    windows: Annotated[
+        str | None,
+        typer.Option(
+            "--windows",
+            metavar="1,0",
+            help="For dflash, dspark: how many of the last committed tokens each decoder layer sees, 0 for all; all if left out.",
+        ),
+    ] = None,
+    causal: Annotated[
+        bool,
+        typer.Option(
+            "--causal",
+            help="For dflash, dspark: a token of a block sees those before it alone; they see one another if left out.",
+        ),
+    ] = False,
     draft_vocab: Annotated[
         int | None,
-        _number("draft_vocab", f"For {_THOSE}: tokens that it proposes; all, 32,000 at most, if left out."),
+        _number("draft_vocab", "For eagle3, dspark: tokens that it proposes; all, 32,000 at most, if left out."),
     ] = None,
     intermediate_size: Annotated[
         int | None,
@@ -122,8 +137,10 @@ def train_head(
         batch_tokens=batch_tokens,
         learning_rate=learning_rate,
         depth=depth,
-        layers=_layers(layers),
+        layers=_numbers("--layers", layers, "2,12,21"),
         num_layers=num_layers,
+        windows=_numbers("--windows", windows, "1,0"),
+        causal=causal,
         draft_vocab=draft_vocab,
         intermediate_size=intermediate_size,
         seed=seed,
@@ -151,11 +168,11 @@ def _kind(name: str) -> DrafterKind:
         raise InvalidRequest("--kind", f"is {name!r}, expected {' or '.join(KINDS)}") from error
 
 
-def _layers(text: str | None) -> tuple[int, ...]:
+def _numbers(name: str, text: str | None, example: str) -> tuple[int, ...]:
     try:
         return tuple(int(each) for each in text.split(",")) if text else ()
     except ValueError as error:
-        raise InvalidRequest("--layers", f"is {text!r}, expected numbers with commas between, as in 2,12,21") from error
+        raise InvalidRequest(name, f"is {text!r}, expected numbers with commas between, as in {example}") from error
 
 
 def _training() -> Callable[..., Any]:

@@ -18,6 +18,8 @@ KINDS: Final = (*WITH_TRAINER, DrafterKind.EAGLE, DrafterKind.MULTI_LAYER_EAGLE)
 """The kinds that can be trained."""
 _AHEAD: Final = 4
 _AHEAD_IN_BLOCK: Final = 7
+_LAYERS_OF_BLOCKS: Final = 5
+_OF_BLOCKS: Final = tuple(kind for kind in KINDS if kind.drafts_blocks)
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "temperature": (0, MAX_TEMPERATURE),
     "max_new_tokens": (1, INT32_MAX),
@@ -71,8 +73,14 @@ class HeadOrder:
     """Hidden states that an eagle3 head or a block drafter reads, k behind k decoder layers; empty: 2, L // 2 and L - 3 of L layers."""
     num_layers: int | None = None
     """Decoder layers of an eagle3 head or a block drafter; None: 1 and 5."""
+    windows: tuple[int, ...] = ()
+    """By decoder layer of a block drafter: how many committed tokens, the last of them, it sees, 0 for all; none but 0 and one other
+    number. Empty: all layers see all."""
+    causal: bool = False
+    """In the blocks of a block drafter a token sees those before it alone, and the first predicts the next, as in a language model; else
+    they see one another, and predictions are as usual for the kind."""
     draft_vocab: int | None = None
-    """Tokens that an eagle3 head or a block drafter proposes, those that are most frequent; None: all, 32,000 at most."""
+    """Tokens that an eagle3 or dspark head proposes, those that are most frequent; None: all, 32,000 at most."""
     intermediate_size: int | None = None
     """Width of the MLPs of the layers of a multi_layer_eagle head; None: the target's."""
     seed: int = 0
@@ -103,6 +111,11 @@ class HeadOrder:
         """Tokens ahead that the head learns."""
         return self.depth or (_AHEAD_IN_BLOCK if self.kind.drafts_blocks else _AHEAD)
 
+    @property
+    def decoder_layers(self) -> int:
+        """Decoder layers of an eagle3 head or a block drafter."""
+        return self.num_layers or (_LAYERS_OF_BLOCKS if self.kind.drafts_blocks else 1)
+
     def _check_numbers(self) -> None:
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
@@ -118,12 +131,28 @@ class HeadOrder:
                 raise InvalidRequest(
                     option(name), f"is for {' or '.join(WITH_TRAINER)} alone, and --kind is {self.kind}"
                 )
+        if self.draft_vocab and self.kind is DrafterKind.DFLASH:
+            raise InvalidRequest("--draft-vocab", "is not for dflash, whose drafters (DFlash 2) propose all tokens")
+        for name in ("windows", "causal"):
+            if getattr(self, name) and not self.kind.drafts_blocks:
+                raise InvalidRequest(option(name), f"is for {' or '.join(_OF_BLOCKS)} alone, and --kind is {self.kind}")
+        self._check_windows()
         if self.intermediate_size is not None and self.kind is not DrafterKind.MULTI_LAYER_EAGLE:
             raise InvalidRequest(
                 "--intermediate-size", f"is for layers of multi_layer_eagle alone, and --kind is {self.kind}"
             )
         if len(set(self.layers)) < len(self.layers):
             raise InvalidRequest("--layers", f"names a layer twice: {', '.join(map(str, self.layers))}")
+
+    def _check_windows(self) -> None:
+        said = ", ".join(map(str, self.windows))
+        if self.windows and (min(self.windows) < 0 or len({*self.windows} - {0}) > 1):
+            raise InvalidRequest("--windows", f"is {said}, expected 0 and one other number at most, 1 or more")
+        if self.windows and len(self.windows) != self.decoder_layers:
+            raise InvalidRequest(
+                "--windows",
+                f"is {said}, of {len(self.windows)} layers; the drafter has {self.decoder_layers} (--num-layers)",
+            )
 
 
 def option(field: str) -> str:

@@ -15,8 +15,11 @@ _BORROWED: Final = ("embed_tokens.weight", "t2d")
 """Tensors of a checkpoint that are the target's, or that training alone needs."""
 
 
-def publish_checkpoint(checkpoint: Path, target: Path, out: Path) -> None:
-    """Write the head of a checkpoint to a folder, in bfloat16 and without what it shares with its target."""
+def publish_checkpoint(checkpoint: Path, target: Path, out: Path, *, causal: bool = False) -> None:
+    """Write the head of a checkpoint to a folder, in bfloat16 and without what it shares with its target.
+
+    causal: in its blocks a token sees those before it alone, in all layers, which the config of the trainer has no word for.
+    """
     tensors = load_file(checkpoint / "model.safetensors")
     own = {
         name: tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
@@ -26,6 +29,8 @@ def publish_checkpoint(checkpoint: Path, target: Path, out: Path) -> None:
     facts: dict[str, Any] = read_json(checkpoint / "config.json")
     facts.pop("auto_map", None)  # it names code of the library that is not beside the head
     facts["dtype"] = "bfloat16"
+    if causal:
+        facts["is_causal"] = True
     layer = facts["transformer_layer_config"]
     if "sliding_attention" not in (layer.get("layer_types") or ()):
         layer["sliding_window"] = None  # the trainer names one for layers that see everything, too

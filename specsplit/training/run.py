@@ -80,7 +80,7 @@ def _learn(
         if trainer is None:
             return own.train(order, lessons, order.out, meter)
         checkpoint, steps = trainer.train(lessons, options_of(order, lessons, layers), meter)
-    publish_checkpoint(checkpoint, order.target, order.out)
+    publish_checkpoint(checkpoint, order.target, order.out, causal=order.causal)
     return steps
 
 

@@ -1,15 +1,17 @@
 """Runs the trainer of `speculators` 0.9 in the environment that has it, where nothing of specsplit is: this file is run by its path.
 
     python speculators_trainer.py check TARGET              can this environment train a head for the target?
-    python speculators_trainer.py train FOLDER LEARNT [OPTION ...]
+    python speculators_trainer.py train FOLDER LEARNT [--causal] [OPTION ...]
                                                             train on the lessons in FOLDER, whose first LEARNT texts are not held out,
-                                                            with options of `speculators train`
+                                                            with options of `speculators train`; --causal: a token of a block sees those
+                                                            before it alone
 
 Events go to stdout, one JSON object a line: {"versions": {...}}, {"steps": n}, {"step": n, "loss": x}. All that the trainer says goes to
 stderr. It ends when its stdin does, so that it does not outlive who started it.
 
 What is other than in `speculators train`: it also runs without an accelerator, whose absence the trainer does not expect; checkpoints
-have float32 in the place of bfloat16, and are put in their place whole, so that a run that is killed goes on as if it had not been.
+have float32 in the place of bfloat16, and are put in their place whole, so that a run that is killed goes on as if it had not been;
+half of the blocks that block drafters learn from begin with tokens that are known (`speculators_blocks`).
 """
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -29,6 +31,8 @@ from typing import Any, Final, TextIO
 
 NEW: Final = "new"
 OLD: Final = "old"
+CAUSAL: Final = "--causal"
+"""An option that is not of `speculators train`."""
 _ON_CPU: Final = {"draft-attn-impl": "sdpa", "loss-implementation": "eager", "hidden-states-dtype": "float32"}
 
 
@@ -92,9 +96,12 @@ def _check(target: Path, events: TextIO) -> None:
 
 def _train(folder: Path, learnt: int, options: list[str], events: TextIO) -> None:
     import torch  # noqa: PLC0415
+    from speculators.models.dflash.core import DFlashDraftModel  # noqa: PLC0415
     from speculators.train import checkpointer, cli, trainer  # noqa: PLC0415
     from speculators.train.config import TrainConfig  # noqa: PLC0415
+    from speculators_blocks import teach_shown_tokens  # noqa: PLC0415
 
+    teach_shown_tokens(DFlashDraftModel, causal=CAUSAL in options)
     on_cpu = torch.accelerator.current_accelerator(check_available=True) is None
 
     class Checkpointer(trainer.SingleGPUCheckpointer):
@@ -150,7 +157,12 @@ def _train(folder: Path, learnt: int, options: list[str], events: TextIO) -> Non
         **(_ON_CPU if on_cpu else {}),
     }
     cli.main(
-        TrainConfig.resolve([*(word for name, value in given.items() for word in (f"--{name}", str(value))), *options])
+        TrainConfig.resolve(
+            [
+                *(word for name, value in given.items() for word in (f"--{name}", str(value))),
+                *(option for option in options if option != CAUSAL),
+            ]
+        )
     )
 
 

@@ -26,6 +26,12 @@ CHECKPOINTS: Final = "checkpoints"
 LOG: Final = "trainer.log"
 _MOST_TOKENS: Final = 32_000
 """Tokens that a head proposes, where nobody says how many: as many as published heads have."""
+_TYPES: Final = {DrafterKind.DFLASH: "dflash2"}
+"""The trainer's names of kinds that are other than this project's."""
+_SELECTOR_RANK: Final = 256
+"""The rank that published drafters have; a quarter of the target's width where that is less."""
+CAUSAL: Final = "causal"
+"""An option of speculators_trainer.py and not of `speculators train`."""
 _PROGRAM: Final = Path(__file__).with_name("speculators_trainer.py")
 _USUAL: Final = Path("build/speculators/bin/python")
 _HOW: Final = (
@@ -115,10 +121,10 @@ def options_of(order: HeadOrder, lessons: Lessons, layers: tuple[int, ...]) -> d
     vocabulary = architecture(read_json(order.target / "config.json")).vocab_size
     drafted = min(order.draft_vocab or _MOST_TOKENS, vocabulary)
     longest = max(len(lessons.text(index).tokens) for index in range(lessons.held_out.stop))
-    batch, depth = max(order.batch_tokens, longest), order.num_layers or (5 if order.kind.drafts_blocks else 1)
+    batch, windows = max(order.batch_tokens, longest), order.windows or (0,) * order.decoder_layers
     return {
         "verifier-name-or-path": order.target.resolve(),
-        "speculator-type": order.kind.value,
+        "speculator-type": _TYPES.get(order.kind, order.kind.value),
         "target-layer-ids": layers,
         "epochs": order.epochs,
         "lr": order.learning_rate,
@@ -127,17 +133,35 @@ def options_of(order: HeadOrder, lessons: Lessons, layers: tuple[int, ...]) -> d
         "checkpoint-freq": 0.25,
         "num-workers": 0,
         "seed": order.seed,
-        "num-layers": depth,
-        "full-attention-indices": tuple(range(depth)),
-        **({"draft-vocab-size": drafted} if drafted < vocabulary else {}),
+        "num-layers": len(windows),
+        **_of_windows(windows),
+        **({"draft-vocab-size": drafted} if drafted < vocabulary and order.kind is not DrafterKind.DFLASH else {}),
         **(_of_blocks(order, batch) if order.kind.drafts_blocks else {"ttt-steps": order.ahead, "mask-token-id": 0}),
     }
 
 
+def _of_windows(windows: tuple[int, ...]) -> dict[str, Any]:
+    """Return what the layers see, by their windows: 0 means all."""
+    full = tuple(layer for layer, window in enumerate(windows) if not window)
+    return {
+        **({"full-attention-indices": full} if full else {}),
+        **({"sliding-window": max(windows)} if any(windows) else {}),
+    }
+
+
 def _of_blocks(order: HeadOrder, batch: int) -> dict[str, Any]:
-    """Return the size of a block, and how many a step has, together `batch` tokens. The first position predicts in DSpark alone."""
-    size = order.ahead + (order.kind is DrafterKind.DFLASH)
-    return {"block-size": size, "max-anchors": max(1, batch // size)}
+    """Return the size of a block, how many a step has, together `batch` tokens, and what its tokens see. An empty value: a flag."""
+    first_predicts = order.causal or order.kind is DrafterKind.DSPARK
+    size = order.ahead + (not first_predicts)
+    sight = {"no-sliding-window-non-causal": (), CAUSAL: ()} if order.causal else {"sliding-window-non-causal": ()}
+    width = architecture(read_json(order.target / "config.json")).hidden_size
+    return {
+        "block-size": size,
+        "max-anchors": max(1, batch // size),
+        "sample-from-anchor" if first_predicts else "no-sample-from-anchor": (),
+        **({"selector-rank": min(_SELECTOR_RANK, width // 4)} if order.kind is DrafterKind.DFLASH else {}),
+        **sight,
+    }
 
 
 def best_checkpoint(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from specsplit.cli.local import LocalCluster
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable, Unsupported
 from specsplit.features import LAST
-from specsplit.model.heads import load_block_head, load_head
+from specsplit.model.heads import BlockSight, load_block_head, load_head
 from specsplit.training import trainer as trainers
 from specsplit.training.lessons import Lessons, Sample
 from specsplit.training.meter import Meter, unmetered
@@ -25,7 +25,7 @@ from specsplit.training.published import publish_checkpoint
 from specsplit.training.run import train_head
 from specsplit.training.speculators_trainer import NEW, OLD, publish, recover
 from specsplit.training.teacher import Reading
-from specsplit.training.trainer import Trainer, best_checkpoint, steps_done
+from specsplit.training.trainer import Trainer, best_checkpoint, options_of, steps_done
 from specsplit.training.work import WORK, open_work
 from specsplit.values import DrafterKind, PlanChanges
 from tests.support.command import run
@@ -115,6 +115,16 @@ def test_from_a_file_of_prompts_to_a_head_that_drafts_for_a_cluster(
     with LocalCluster(POCKET, {kind: out}, drafters=[kind], **willing) as cluster, cluster.client() as client:
         result = client.generate(prompt="def main(", max_tokens=16, drafter=kind, plan=WHOLE)
     assert result.done.speculation.drafted > 0
+
+
+@needs_trainer
+@pytest.mark.slow
+def test_a_block_drafter_sees_what_it_was_ordered_to_see(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "head"
+    assert run(*options(DrafterKind.DFLASH, data, out, **{"num-layers": 2, "windows": "1,0"}), "--causal") == 0
+    said = load_block_head(out, POCKET, DrafterKind.DFLASH).said
+    assert said.sights == (BlockSight(1, causal=True), BlockSight(causal=True))
+    assert said.from_anchor and said.depth == 2 and said.selector is not None and said.conv is not None
 
 
 @pytest.mark.parametrize(
@@ -272,6 +282,12 @@ def test_a_target_that_the_trainers_transformers_does_not_know_is_named(tmp_path
         ({"layers": "2,x"}, "--layers: is '2,x', expected numbers with commas"),
         ({"layers": "1,2"}, "--layers: is for eagle3 or dflash or dspark alone, and --kind is eagle"),
         ({"draft-vocab": 9}, "--draft-vocab: is for eagle3 or dflash or dspark alone"),
+        ({"kind": "dflash", "draft-vocab": 9}, "--draft-vocab: is not for dflash"),
+        ({"windows": "1,0"}, "--windows: is for dflash or dspark alone, and --kind is eagle"),
+        ({"kind": "dflash", "windows": "1,all"}, "--windows: is '1,all', expected numbers with commas"),
+        ({"kind": "dflash", "windows": "1,0"}, "--windows: is 1, 0, of 2 layers; the drafter has 5 (--num-layers)"),
+        ({"kind": "dspark", "windows": "1,2", "num-layers": 2}, "--windows: is 1, 2, expected 0 and one"),
+        ({"kind": "dspark", "windows": "0,-1", "num-layers": 2}, "--windows: is 0, -1, expected 0 and one"),
         ({"intermediate-size": 9}, "--intermediate-size: is for layers of multi_layer_eagle alone"),
         ({"held-out": 8}, "--held-out: is 8 of 8 texts in all; expected fewer"),
         ({"max-length": 32, "samples": 1}, "samples"),
@@ -296,6 +312,25 @@ def test_a_folder_that_holds_something_else_is_left_alone(data: Path, tmp_path: 
     with pytest.raises(InvalidRequest, match=r"--out: .*letters is there already and holds no unfinished run"):
         train_head(order(data, tmp_path / "letters"), print, unmetered_job)
     assert [each.name for each in (tmp_path / "letters").iterdir()] == ["love.txt"]
+
+
+def test_block_drafters_have_options_of_the_trainer(data: Path, tmp_path: Path) -> None:
+    lay_out(tmp_path / "lessons")
+    lessons = Lessons(tmp_path / "lessons", 8, 2)
+    small: dict[str, Any] = {"out": tmp_path / "head", "batch_tokens": 64, "num_layers": 2}
+    plain = options_of(order(data, kind=DrafterKind.DFLASH, **small), lessons, (2, 4, 6))
+    assert (plain["speculator-type"], plain["selector-rank"]) == ("dflash2", 64)
+    assert plain["full-attention-indices"] == (0, 1)
+    assert (plain["block-size"], plain["max-anchors"]) == (8, 8) and "draft-vocab-size" not in plain
+    assert {"no-sample-from-anchor", "sliding-window-non-causal"} <= plain.keys()
+    causal = options_of(
+        order(data, kind=DrafterKind.DFLASH, windows=(1, 0), causal=True, depth=8, **small), lessons, (2, 4, 6)
+    )
+    assert (causal["sliding-window"], causal["full-attention-indices"], causal["block-size"]) == (1, (1,), 8)
+    assert {"sample-from-anchor", "no-sliding-window-non-causal", "causal"} <= causal.keys()
+    near = options_of(order(data, kind=DrafterKind.DSPARK, windows=(4, 4), draft_vocab=9, **small), lessons, (2, 4, 6))
+    assert (near["sliding-window"], near["block-size"], near["draft-vocab-size"]) == (4, 7, 9)
+    assert "full-attention-indices" not in near and "sample-from-anchor" in near
 
 
 def test_an_unfinished_run_of_another_order_is_told_from_this_one(data: Path, tmp_path: Path) -> None:

@@ -149,9 +149,9 @@ def _feature_layers(facts: dict[str, Any], num_layers: int) -> tuple[int, ...]:
 
 
 def _sights(facts: dict[str, Any]) -> tuple[BlockSight, ...]:
-    """What the layers see. speculators: layers with a window are causal unless `sliding_window_non_causal`, the others never are.
+    """What the layers see. `is_causal`, or `dflash_config.causal`, is of all layers.
 
-    Others: `is_causal`, or `dflash_config.causal`, is of all layers; where it is not there, layers with a window are causal.
+    Where it is not there, layers with a window are causal, of speculators unless `sliding_window_non_causal`, and the others are not.
     """
     kinds = _said(facts, "layer_types")
     count = num_layers_of(facts)
@@ -160,11 +160,10 @@ def _sights(facts: dict[str, Any]) -> tuple[BlockSight, ...]:
         raise LoadError(f"config.json has {len(sliding)} layer_types for {count} layers")
     own = facts.get("dflash_config") or {}
     stated = facts.get("is_causal") if facts.get("is_causal") is not None else own.get("causal")
-    if "speculators_model_type" in facts:
-        both_ways = facts.get("sliding_window_non_causal", facts["speculators_model_type"] == "dflash2")
-        causal = [each and not both_ways for each in sliding]
-    else:
-        causal = [each if stated is None else bool(stated) for each in sliding]
+    both_ways = "speculators_model_type" in facts and facts.get(
+        "sliding_window_non_causal", facts["speculators_model_type"] == "dflash2"
+    )
+    causal = [each and not both_ways if stated is None else bool(stated) for each in sliding]
     if own.get("use_swa") and not any(sliding):
         sliding = [True] * count
     window = own.get("swa_window_size", _said(facts, "sliding_window"))

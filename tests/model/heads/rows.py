@@ -101,6 +101,7 @@ def own_mtp(*names: str) -> Held:
 
 
 _VOCABULARY: Final = "test_load.py::TestVocabulary::"
+_TAUGHT: Final = "test_blocks.py::test_blocks_that_begin_with_tokens_are_served_as_they_are_learnt[dflash2-taught]"
 _SIGHTS: Final = "test_blocks.py::test_what_layers_see_is_read"
 _MASKS: Final = "test_blocks.py::test_an_embedding_of_the_masks_own_stands_for_it"
 
@@ -233,7 +234,8 @@ TABLES: Final[Mapping[str, Table]] = {
         ),
         row(
             "`is_causal`, `dflash_config.causal`",
-            "others: of all layers; absent, of those with a window",
+            "of all layers; absent, of those with a window, in layouts other than `speculators`' own",
+            Held("speculators, as train-head has it", (_TAUGHT,)),
             formula(tests=tuple(f"{_SIGHTS}[more{case}-expected{case}]" for case in range(4))),
         ),
         row(

@@ -31,7 +31,11 @@ from tests.model.heads.published import TARGET_FACTS, write
 from tests.support.rounding import assert_same_sums
 
 DATA = Path(__file__).parents[2] / "data" / "heads"
-EVERY = sorted(folder.name for kind in ("dflash", "dspark") for folder in DATA.glob(f"{kind}*"))
+TAUGHT = "dflash2-taught"
+"""Its blocks begin with tokens, as those of train-head do and those of others do not."""
+EVERY = sorted(
+    folder.name for kind in ("dflash", "dspark") for folder in DATA.glob(f"{kind}*") if folder.name != TAUGHT
+)
 
 
 def target_of(folder: Path, record: dict[str, Tensor]) -> Path:
@@ -59,6 +63,18 @@ def drafted(head: BlockHead, record: dict[str, Tensor], anchor: int, copies: int
     return runner.draft([blocks_of(head, tokens, [anchor] * copies, length)])
 
 
+def drafted_behind(head: BlockHead, record: dict[str, Tensor], number: int) -> Tensor:
+    """Hidden states [size, W] of a block that begins with tokens of the text, behind features of which the last are missing."""
+    tokens, length = record["tokens"], len(record["tokens"])
+    anchor, shown, missing = (int(record[name][number]) for name in ("anchors", "shown", "missing"))
+    runner = BlockRunner(head, length + head.said.size)
+    runner.extend(record["features"], np.arange(length), np.arange(length))
+    block = np.full((1, head.said.size), head.said.mask_token)
+    block[0, : shown + 1] = tokens[anchor : anchor + shown + 1].numpy()
+    slots = np.concatenate((np.arange(anchor - missing), length + np.arange(head.said.size)))
+    return runner.draft([BlockRows(block, np.array([anchor]), RowPages.alone(slots, len(slots)))])[0]
+
+
 @pytest.fixture
 def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[BlockHead, dict[str, Tensor]]:
     folder = DATA / request.param
@@ -72,6 +88,17 @@ def test_logits_of_every_block_agree(loaded: tuple[BlockHead, dict[str, Tensor]]
     for number, anchor in enumerate(record["anchors"].tolist()):
         hidden = drafted(head, record, anchor)[0]
         assert_same_sums(head.draft_logits(hidden), record["logits"][number])
+
+
+@pytest.mark.parametrize("loaded", [TAUGHT], indirect=True)
+def test_blocks_that_begin_with_tokens_are_served_as_they_are_learnt(
+    loaded: tuple[BlockHead, dict[str, Tensor]],
+) -> None:
+    head, record = loaded
+    assert head.said.sights == (BlockSight(1, causal=True), BlockSight(causal=True))
+    assert record["shown"].any() and record["missing"].any() and not record["shown"].all()
+    for number in range(len(record["anchors"])):
+        assert_same_sums(head.draft_logits(drafted_behind(head, record, number)), record["logits"][number])
 
 
 @pytest.mark.parametrize("loaded", EVERY, indirect=True)
