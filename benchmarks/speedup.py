@@ -73,7 +73,7 @@ def chat() -> Subject:
     prompts = [list(prompt) for prompt in chats(CHAT, len(MESSAGES))]
     note = (
         "SmolLM2-135M-Instruct, 30 layers, as it is, on one message each: edit this code, summarise this text, answer from it, talk to me. "
-        "No draft is made for it, so specsplit has the n-gram drafter alone."
+        "Nobody publishes a draft for it: its eagle3 head, where there is one, was trained by scripts.chat_head."
     )
     title = "Tokens per second at batch 1, a chat model"
     return Subject(
