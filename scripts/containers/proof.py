@@ -14,10 +14,12 @@ from scripts.containers.stack import SERVICES, Stack
 from specsplit.client import Client, Delta, Result
 from specsplit.client.result import Gatherer
 from specsplit.membership import Member
-from specsplit.values import DrafterInfo, ModelInfo
+from specsplit.values import DrafterInfo, ModelInfo, PlanChanges
 
 PROMPT = "class Stack:\n    def __init__(self):\n"
 MAX_TOKENS = 300
+SERIAL = PlanChanges(num_steps=5, topk=4, num_draft_tokens=16, draft_ahead=False, wait_budget_us=2_000_000)
+"""Steps wait for their drafts: the pocket target's are so short that its verifier would have the drafter rest otherwise."""
 COORDINATOR_MB = 250
 """What the coordinator's image may hold over its base."""
 _USER = "10001:10001"
@@ -126,7 +128,9 @@ class Proof:
         return f"stopped: {' and '.join(services)} left with status 0"
 
     def _generate(self, drafter: str | None = None) -> Result:
-        return self.client.generate(PROMPT, max_tokens=MAX_TOKENS, ignore_eos=True, drafter=drafter, timeout_s=60)
+        return self.client.generate(
+            PROMPT, max_tokens=MAX_TOKENS, ignore_eos=True, drafter=drafter, plan=SERIAL, timeout_s=60
+        )
 
     def _check_same(self, result: Result, plain: Result) -> None:
         expect(result.tokens == plain.tokens, f"{result.text!r} is not {plain.text!r}")
