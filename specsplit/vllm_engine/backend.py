@@ -14,8 +14,8 @@ from specsplit.values import ModelInfo
 
 Asked = TypeVar("Asked")
 Answered = TypeVar("Answered", bound=Message)
-Write = Callable[[GenerateEvent, Sequence[Delta]], Answered | None]
-"""Makes a message of an event and of the deltas before it that were held back; None: there is nothing to tell yet."""
+Write = Callable[[GenerateEvent, Sequence[Delta]], Iterable[Answered]]
+"""Makes messages of an event and of the deltas before it that were held back; none if there is nothing to tell yet."""
 
 
 class EngineBackend(Protocol):

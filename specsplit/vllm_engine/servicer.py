@@ -33,6 +33,7 @@ class VllmEngineServicer:
     ) -> None:
         """`folder` holds the tokenizer and config.json. Raises LoadError, naming the file, if that cannot be read."""
         self._backend = backend
+        self._folder = str(folder.resolve())
         self._config = model_config(folder)
         self._archive = TokenizerArchive(folder)
         self._clock = clock
@@ -66,7 +67,7 @@ class VllmEngineServicer:
         self, request: wire.ModelInfoQuestion, context: Context
     ) -> wire.ModelInfoMessage:
         """Tell what is served."""
-        return wire.model_info_to_wire(self._backend.model(), self._config)
+        return wire.model_info_to_wire(self._backend.model(), self._config, self._folder)
 
     async def GetServerInfo(  # noqa: N802
         self, request: wire.ServerInfoQuestion, context: Context

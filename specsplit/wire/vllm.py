@@ -148,23 +148,37 @@ def _decimal(value: float) -> float:
 
 
 class Responses:
-    """Writes what one request gets: as it comes if it is streamed, else each choice at its end."""
+    """Writes what one request gets: as it comes if it is streamed, else all choices at the end of the last, in order.
+
+    Gateways number choices that are not streamed by the order in which they come.
+    """
 
     def __init__(self, request: GenerateRequest, *, streamed: bool) -> None:
         self._request = request
         self._streamed = streamed
         self._kept: list[list[Delta]] = [[] for _ in range(request.n)]
         """By choice, what has not been streamed."""
+        self._completes: dict[int, pb.GenerateComplete] = {}
+        """By choice, ends that have not been told."""
 
-    def __call__(self, event: GenerateEvent, earlier: Sequence[Delta] = ()) -> pb.GenerateResponse | None:
-        """The message of an event and of deltas before it that were held back; None: there is nothing to tell yet."""
+    def __call__(self, event: GenerateEvent, earlier: Sequence[Delta] = ()) -> list[pb.GenerateResponse]:
+        """The messages of an event and of deltas before it that were held back."""
         if isinstance(event, Done):
-            return pb.GenerateResponse(complete=self._complete(event, [*self._kept[event.index], *earlier]))
+            return self._ended(event, earlier)
         deltas = [*earlier, event]
         if not self._streamed:
             self._kept[event.index] += deltas
-            return None
-        return pb.GenerateResponse(chunk=self._chunk(deltas)) if any(each.tokens for each in deltas) else None
+            return []
+        return [pb.GenerateResponse(chunk=self._chunk(deltas))] if any(each.tokens for each in deltas) else []
+
+    def _ended(self, done: Done, earlier: Sequence[Delta]) -> list[pb.GenerateResponse]:
+        chunk = [pb.GenerateResponse(chunk=self._chunk(earlier))] if self._streamed and earlier else []
+        kept = [] if self._streamed else [*self._kept[done.index], *earlier]
+        self._completes[done.index] = self._complete(done, kept)
+        if not self._streamed and len(self._completes) < self._request.n:
+            return []
+        completes = [self._completes.pop(index) for index in sorted(self._completes)]
+        return [*chunk, *(pb.GenerateResponse(complete=each) for each in completes)]
 
     def _chunk(self, deltas: Sequence[Delta]) -> pb.GenerateStreamChunk:
         tokens, prompt = _tokens(deltas), self._request.prompt
@@ -228,11 +242,14 @@ def health_to_wire(problem: str) -> pb.HealthCheckResponse:
     return pb.HealthCheckResponse(healthy=not problem, message=problem or "requests are taken")
 
 
-def model_info_to_wire(info: ModelInfo, config: ModelConfig) -> pb.GetModelInfoResponse:
-    """A model is known by its name alone, and by no folder. Sampling that a request leaves out has no defaults of the model's."""
+def model_info_to_wire(info: ModelInfo, config: ModelConfig, folder: str) -> pb.GetModelInfoResponse:
+    """`folder`: the absolute path of the tokenizer. A name would be looked up by a gateway, in its own folder and on a hub.
+
+    Sampling that a request leaves out has no defaults of the model's.
+    """
     return pb.GetModelInfoResponse(
-        model_path=info.model,
-        tokenizer_path=info.model,
+        model_path=folder,
+        tokenizer_path=folder,
         served_model_name=info.model,
         is_generation=True,
         max_context_length=info.max_context,

@@ -267,6 +267,7 @@ async def test_the_model_the_server_and_their_load_are_told_with_true_numbers(cl
     size = cluster.tokenizer.vocabulary.size
     assert (info.served_model_name, info.max_context_length, info.vocab_size) == ("toy", CONTEXT, size)
     assert (info.model_type, list(info.eos_token_ids)) == ("llama", [0])
+    assert info.model_path == info.tokenizer_path == str(POCKET.resolve())
     assert (server.active_requests, server.max_num_seqs, server.data_parallel_size) == (2, 1, 1)
     assert server.uptime_seconds > 0
     (told,) = loads.loads
@@ -308,3 +309,17 @@ async def test_the_log_has_a_line_for_a_request_of_a_gateway(
         async with gateway(cluster) as stub:
             await answer(stub, request())
     assert "request done" in caplog.text
+
+
+async def test_an_answer_that_comes_whole_may_be_larger_than_what_is_kept_unread(start_cluster: StartCluster) -> None:
+    cluster = await start_cluster(max_unread_bytes=2_000)
+
+    async def script(asked: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        for step in range(1, 101):
+            yield Tokens((1_000,) * 20, 0, SpeculationStatistics(step))
+        yield Finished(FinishReason.LENGTH, None, Usage(3, 2_000), SpeculationStatistics(100))
+
+    await cluster.add_verifier(script)
+    async with gateway(cluster) as stub:
+        _, completes = await answer(stub, request(n=3, temperature=1.0, seed=1))
+    assert [(each.index, len(each.output_ids)) for each in completes] == [(0, 2_000), (1, 2_000), (2, 2_000)]

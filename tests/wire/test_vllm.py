@@ -207,28 +207,36 @@ def test_a_streamed_answer_is_told_as_it_comes_and_its_end_repeats_nothing() -> 
     first = pb.GenerateStreamChunk(
         token_ids=[8, 3], prompt_tokens=3, completion_tokens=2, index=1, output_logprobs=told(*FIRST)
     )
-    assert write(DELTAS[0]) == pb.GenerateResponse(chunk=first)
+    assert write(DELTAS[0]) == [pb.GenerateResponse(chunk=first)]
     last = pb.GenerateStreamChunk(
         token_ids=[4], prompt_tokens=3, completion_tokens=1, index=1, output_logprobs=told(*LAST)
     )
-    assert write(DELTAS[1]) == pb.GenerateResponse(chunk=last)
-    assert write(DELTAS[2]) is None, "text alone is nothing to a gateway"
-    assert write(DONE) == pb.GenerateResponse(complete=pb.GenerateComplete(**END))  # pyright: ignore[reportArgumentType]
+    assert write(DELTAS[1]) == [pb.GenerateResponse(chunk=last)]
+    assert write(DELTAS[2]) == [], "text alone is nothing to a gateway"
+    assert write(DONE) == [pb.GenerateResponse(complete=pb.GenerateComplete(**END))]  # pyright: ignore[reportArgumentType]
 
 
 def test_deltas_that_were_held_back_are_one_chunk_with_the_one_behind_them() -> None:
     write = vllm.Responses(GenerateRequest(TextPrompt("x"), n=2), streamed=True)
-    response = write(DELTAS[1], [DELTAS[0]])
-    assert response is not None
+    (response,) = write(DELTAS[1], [DELTAS[0]])
     assert list(response.chunk.token_ids) == [8, 3, 4] and response.chunk.completion_tokens == 3
     assert response.chunk.prompt_tokens == 0, "not known yet"
 
 
-def test_an_answer_that_is_not_streamed_comes_whole_with_the_end_of_each_choice() -> None:
+def test_an_answer_that_is_not_streamed_comes_whole_and_its_choices_in_order() -> None:
     write = vllm.Responses(GenerateRequest(TokenPrompt((5, 6, 7)), n=2), streamed=False)
-    assert [write(each) for each in (*DELTAS, Delta("q", (1,)))] == [None] * 4
+    assert [write(each) for each in (*DELTAS, Delta("q", (1,)))] == [[]] * 4
+    assert write(DONE) == []
     whole = pb.GenerateComplete(**END, output_ids=[8, 3, 4], output_logprobs=told(*FIRST, *LAST))  # pyright: ignore[reportArgumentType]
-    assert write(DONE) == pb.GenerateResponse(complete=whole)
+    first, second = write(Done("r", FinishReason.LENGTH, None, Usage(3, 1), SpeculationStatistics(), 7, "v1"))
+    assert (first.complete.index, list(first.complete.output_ids)) == (0, [1])
+    assert second == pb.GenerateResponse(complete=whole)
+
+
+def test_what_was_held_back_before_the_end_of_a_streamed_choice_is_a_chunk_before_it() -> None:
+    write = vllm.Responses(GenerateRequest(TokenPrompt((5, 6, 7)), n=2), streamed=True)
+    chunk, complete = write(DONE, [DELTAS[1]])
+    assert list(chunk.chunk.token_ids) == [4] and complete.complete.finish_reason == "stop"
 
 
 @pytest.mark.parametrize(("stops", "matched"), [((11,), 11), ((), None)])
@@ -236,17 +244,16 @@ def test_a_token_that_ended_a_choice_is_told_if_the_request_named_it(
     stops: tuple[int, ...], matched: int | None
 ) -> None:
     write = vllm.Responses(GenerateRequest(TokenPrompt((5,)), stopping=Stopping(None, stops)), streamed=True)
-    response = write(Done("r", FinishReason.STOP, 11, USAGE, SpeculationStatistics(), 0, "v1"))
-    assert response is not None
+    (response,) = write(Done("r", FinishReason.STOP, 11, USAGE, SpeculationStatistics(), 0, "v1"))
     complete = response.complete
     assert (complete.matched_token_id if complete.HasField("matched_token_id") else None) == matched
 
 
-def test_the_model_is_told_by_its_name_and_with_its_own_numbers() -> None:
+def test_the_model_is_told_with_its_own_numbers() -> None:
     info = ModelInfo("smol", Vocabulary(100, "ab"), 64, (2, 3))
-    told = vllm.model_info_to_wire(info, ModelConfig("llama", ("LlamaForCausalLM",), 1, 4))
+    told = vllm.model_info_to_wire(info, ModelConfig("llama", ("LlamaForCausalLM",), 1, 4), "/models/smol")
     assert told == pb.GetModelInfoResponse(
-        model_path="smol", tokenizer_path="smol", served_model_name="smol", is_generation=True, max_context_length=64,
+        model_path="/models/smol", tokenizer_path="/models/smol", served_model_name="smol", is_generation=True, max_context_length=64,
         max_req_input_len=63, vocab_size=100, eos_token_ids=[2, 3], model_type="llama",
         architectures=["LlamaForCausalLM"], bos_token_id=1, pad_token_id=4,
     )  # fmt: skip

@@ -87,7 +87,9 @@ class ResponseBuffer(Generic[Answered]):
                     if isinstance(event, Delta) and held.holds(event, len(event.tokens)):
                         continue
                     self._put(event, held.release())
-                    if self._bytes > self._max_bytes:
+                    if (
+                        isinstance(event, Delta) and self._bytes > self._max_bytes
+                    ):  # the end of a choice adds nothing to come
                         await self._events.athrow(self._too_much())
         except SpecsplitError:
             for held in self._held:
@@ -96,11 +98,9 @@ class ResponseBuffer(Generic[Answered]):
             raise
 
     def _put(self, event: GenerateEvent, earlier: Sequence[Delta]) -> None:
-        message = self._write(event, earlier)
-        if message is None:
-            return
-        self._bytes += message.ByteSize()
-        self._unread.append(message)
+        for message in self._write(event, earlier):
+            self._bytes += message.ByteSize()
+            self._unread.append(message)
         self._more.set()
 
     def _too_much(self) -> Exhausted:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 
 from specsplit.errors import Exhausted, Unavailable
 from specsplit.membership import Cluster, Heartbeat, PlanInForce, Register, Registered, Report, TracingInForce
 from specsplit.observe import fields
+from specsplit.requests import Delta, GenerateEvent
 from specsplit.rpc import Context
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit.values import ModelInfo
@@ -51,7 +52,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> AsyncGenerator[wire.GenerateEventMessage, None]:
         """Stream the deltas of every choice, and then its end."""
         asked = self._delivery.read(wire.generate_from_wire, request)
-        async with contextlib.aclosing(self._delivery.answer(asked, context, wire.generate_response)) as messages:
+        async with contextlib.aclosing(self._delivery.answer(asked, context, _responses)) as messages:
             async for message in messages:
                 yield message
 
@@ -105,6 +106,10 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
     def _tracing_in_force(self) -> TracingInForce:
         return TracingInForce(len(self._registry.members), self._orders.tracing)
+
+
+def _responses(event: GenerateEvent, earlier: Sequence[Delta]) -> Iterable[wire.GenerateEventMessage]:
+    return (wire.generate_response(event, earlier),)
 
 
 class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
