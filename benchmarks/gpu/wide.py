@@ -25,9 +25,10 @@ def widen(models: Path, into: Path) -> Path:
         folder = into / config.parent.name
         shutil.copytree(config.parent, folder)
         facts, weights = json.loads(config.read_text(encoding="utf-8")), load_file(folder / _WEIGHTS)
-        while facts["head_dim"] < HEAD_DIM:
-            weights = {name: _doubled(name, weight, facts["head_dim"]) for name, weight in weights.items()}
-            facts["head_dim"] *= 2
+        layers = facts.get("transformer_layer_config", facts)
+        while layers["head_dim"] < HEAD_DIM:
+            weights = {name: _doubled(name, weight, layers["head_dim"]) for name, weight in weights.items()}
+            layers["head_dim"] *= 2
         (folder / "config.json").write_text(json.dumps(facts, indent=2), encoding="utf-8")
         save_file(weights, folder / _WEIGHTS, metadata={"format": "pt"})
     return into

@@ -21,7 +21,7 @@ def main() -> None:
     draft = stages.add_parser("draft", help="the standalone draft, distilled from the target (about 15 minutes)")
     draft.add_argument("--steps", type=int, default=2000)
     head = stages.add_parser("head", help="a draft head on the target's features, as specsplit train-head makes it")
-    head.add_argument("kind", choices=[*(kind.value for kind in KINDS), DrafterKind.DFLASH.value])
+    head.add_argument("kind", choices=[kind.value for kind in KINDS])
     head.add_argument("--epochs", type=int, help="other than the recipe's")
     stages.add_parser("card", help="measure target and draft on held-out files and write their model cards")
     options = parser.parse_args()
@@ -34,10 +34,6 @@ def main() -> None:
         from scripts.pocket import draft as stage  # noqa: PLC0415
 
         stage.train(MODELS / "target", MODELS / "draft", STATE, options.steps)
-    elif options.stage == "head" and options.kind == DrafterKind.DFLASH.value:
-        from scripts.pocket import blocks as stage  # noqa: PLC0415
-
-        stage.train(MODELS, STATE)
     elif options.stage == "head":
         from scripts.pocket import heads as stage  # noqa: PLC0415
 

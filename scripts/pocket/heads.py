@@ -18,7 +18,18 @@ OPTIONS: dict[DrafterKind, dict[str, Any]] = {
     DrafterKind.EAGLE: {"epochs": 3, "learning_rate": 3e-3},
     # 1,792 of 2,048 tokens: 99.9 % of what the target writes at temperature 1 and 0; 1,280 would be 96.4 %.
     DrafterKind.EAGLE3: {"epochs": 6, "layers": (2, 4, 6), "draft_vocab": 1792},
-    DrafterKind.DFLASH: {"epochs": 6, "layers": (2, 4, 6), "num_layers": 2},
+    DrafterKind.DFLASH: {
+        # Near what is greedy, which a block has to guess several tokens of.
+        "temperature": 0.5,
+        "epochs": 2,
+        "batch_tokens": 1024,
+        "learning_rate": 2e-3,
+        "depth": 8,
+        "layers": (2, 4, 6),
+        "num_layers": 2,
+        "windows": (1, 0),
+        "causal": True,
+    },
     DrafterKind.DSPARK: {"epochs": 6, "layers": (2, 4, 6), "num_layers": 2},
     # Four layers in 4 MB.
     DrafterKind.MULTI_LAYER_EAGLE: {"epochs": 3, "learning_rate": 3e-3, "intermediate_size": 192},
@@ -29,7 +40,7 @@ FILES = ("config.json", "model.safetensors", "README.md")
 def order_of(kind: DrafterKind, models: Path, corpus: Path, out: Path) -> HeadOrder:
     """The order of a head for the target below `models`, on a file of texts."""
     common: dict[str, Any] = {"max_length": 256, "max_new_tokens": 192, "samples": 3200, "held_out": 128}
-    return HeadOrder(models / "target", (corpus,), kind, out, **common, **OPTIONS[kind])
+    return HeadOrder(models / "target", (corpus,), kind, out, **{**common, **OPTIONS[kind]})
 
 
 def write_corpus(file: Path) -> None:

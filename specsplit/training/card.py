@@ -14,7 +14,7 @@ from specsplit.values import DrafterKind
 _WHAT: Final[Mapping[DrafterKind, str]] = {
     DrafterKind.EAGLE: "An EAGLE head (arXiv 2401.15077)",
     DrafterKind.EAGLE3: "An EAGLE-3 head (arXiv 2503.01840)",
-    DrafterKind.DFLASH: "A block drafter (DFlash)",
+    DrafterKind.DFLASH: "A block drafter (DFlash 2)",
     DrafterKind.DSPARK: "A block drafter (DSpark)",
     DrafterKind.MULTI_LAYER_EAGLE: "Layers for multi-token prediction (arXiv 2412.19437)",
 }
@@ -73,7 +73,7 @@ What it lacks is the target's.
 ## Training
 
 `specsplit train-head`, by {record.by}: {record.steps:,} steps of at most {order.batch_tokens:,} tokens,
-{order.epochs} epochs, learning rate {order.learning_rate:g}, {order.ahead} tokens ahead, seed {order.seed}.
+{order.epochs} epochs, learning rate {order.learning_rate:g}, {order.ahead} tokens ahead{_sight(order)}, seed {order.seed}.
 
 ## Held-out figures
 
@@ -86,6 +86,12 @@ the last token, step k up to the one k - 1 before it; the tokens between are the
 
 Tokens per step of the target with a chain of {len(figures.agreement)} drafted tokens: **{figures.accept_length:.2f}**.
 """
+
+
+def _sight(order: HeadOrder) -> str:
+    """What the tokens of a block see, where the order says so."""
+    windows = f", windows of {', '.join(map(str, order.windows))} tokens (0: all) by layer" if order.windows else ""
+    return windows + ", causal blocks" * order.causal
 
 
 def _numbers(layers: tuple[int, ...]) -> str:

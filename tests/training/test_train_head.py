@@ -124,6 +124,10 @@ def test_a_block_drafter_sees_what_it_was_ordered_to_see(data: Path, tmp_path: P
     assert run(*options(DrafterKind.DFLASH, data, out, **{"num-layers": 2, "windows": "1,0"}), "--causal") == 0
     said = load_block_head(out, POCKET, DrafterKind.DFLASH).said
     assert said.sights == (BlockSight(1, causal=True), BlockSight(causal=True))
+    assert (
+        "2 tokens ahead, windows of 1, 0 tokens (0: all) by layer, causal blocks, seed 0"
+        in (out / "README.md").read_text()
+    )
     assert said.from_anchor and said.depth == 2 and said.selector is not None and said.conv is not None
 
 

@@ -13,7 +13,7 @@ from specsplit.model.heads.load import load_block_head, load_head
 from specsplit.model.heads.mtp import MtpHead
 from specsplit.model.heads.projection import projected, projection_of
 from specsplit.model.heads.runner import HeadRunner
-from specsplit.model.heads.save import save_block_head, save_head
+from specsplit.model.heads.save import save_head
 from specsplit.model.heads.shape import HeadShape
 from specsplit.model.heads.target import TargetEmbeddings
 
@@ -35,6 +35,5 @@ __all__ = [
     "load_head",
     "projected",
     "projection_of",
-    "save_block_head",
     "save_head",
 ]

@@ -11,11 +11,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specsplit.model.heads.block_head import BlockHead
 from specsplit.model.heads.eagle3 import Eagle3Head
 from specsplit.model.heads.head import Head
 from specsplit.model.heads.head_module import HeadModule
-from specsplit.model.heads.layouts import Family, Layout, block_layout, eagle3_layout, eagle_layout, mtp_layout
+from specsplit.model.heads.layouts import Layout, eagle3_layout, eagle_layout, mtp_layout
 from specsplit.model.heads.mtp import MtpHead
 from specsplit.mtp.families import DEEPSEEK, MIMO
 from specsplit.mtp.family import MtpFamily
@@ -38,46 +37,6 @@ def _write(folder: Path, facts: dict[str, Any], tensors: dict[str, Tensor], dtyp
     if dtype is not None:
         tensors = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def save_block_head(head: BlockHead, folder: Path, *, dtype: torch.dtype | None = None) -> None:
-    """Write a DFlash drafter, or one of DFlash 2, as z-lab does. `load_block_head` reads it back. dtype: as `save_head` has it.
-
-    Raises ValueError for DSpark, windows of several sizes, a smaller vocabulary, and hidden states that the layout cannot name.
-    """
-    said = head.said
-    windows = {sight.window for sight in said.sights} - {None}
-    causal = {sight.causal for sight in said.sights}
-    plain = said.markov is None and not said.confidence and len(windows) < 2 and len(causal) == 1
-    if not plain or head.d2t is not None or head.lm_head is not None or min(said.layers) < 1:
-        raise ValueError(
-            "a block drafter is saved if it is DFlash with layers that are alike but for one window, proposes all tokens and reads "
-            "decoder layers"
-        )
-    own = {
-        "causal": causal == {True},
-        "mask_token_id": said.mask_token,
-        "target_layer_ids": [layer - 1 for layer in said.layers],
-        "sample_from_anchor": said.from_anchor,
-    }
-    if said.conv is not None:
-        own |= {"conv_kernel_size": said.conv.taps, "conv_group_size": said.conv.group_size}
-    if said.selector is not None:
-        own |= {"selector_rank": said.selector.rank, "selector_top_k": said.selector.top_k}
-    facts = {
-        **head.config.to_dict(),
-        "vocab_size": head.shape.vocabulary.size,
-        "max_position_embeddings": head.shape.max_context,
-        "architectures": ["DFlashDraftModel" if said.selector is None else "DFlash2DraftModel"],
-        "layer_types": ["full_attention" if sight.window is None else "sliding_attention" for sight in said.sights],
-        "sliding_window": next(iter(windows), None),
-        "use_sliding_window": bool(windows),
-        "block_size": said.size,
-        "num_target_layers": head.target.num_layers,
-        "dflash_config": own,
-        "dtype": str(dtype or head.dtype).removeprefix("torch."),
-    }
-    _write(folder, facts, published_tensors(head, block_layout(Family.DFLASH, [])), dtype)
 
 
 def published_tensors(head: HeadModule, layout: Layout) -> dict[str, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from specsplit.model.heads import (
     BlockSight,
     load_block_head,
     load_head,
-    save_block_head,
 )
 from specsplit.model.layers.cpu.linear import PackedLinear
 from specsplit.values import DrafterKind
@@ -255,24 +253,6 @@ def test_one_that_was_made_for_shorter_texts_says_so(tmp_path: Path, caplog: pyt
         head = load_block_head(DATA / "dflash", target_of(tmp_path, record))
     assert head.shape.max_context == 256
     assert "made for texts of 256 tokens" in caplog.text
-
-
-@pytest.mark.parametrize("name", ["dflash-whole-vocabulary", "dflash2", "dflash2-three-taps"])
-def test_what_is_saved_is_read_back(name: str, tmp_path: Path) -> None:
-    record = load_file(DATA / name / "record.safetensors")
-    target = target_of(tmp_path / "target", record)
-    head = load_block_head(DATA / name, target)
-    save_block_head(head, tmp_path / "saved", dtype=torch.bfloat16)
-    again = load_block_head(tmp_path / "saved", target, DrafterKind.DFLASH)
-    assert again.said == replace(head.said, draft_vocab_size=None)
-    assert torch.equal(drafted(again, record, 7), drafted(head, record, 7))
-
-
-@pytest.mark.parametrize("name", ["dflash", "dspark-whole-vocabulary"])
-def test_what_the_layout_cannot_name_is_not_saved(name: str, tmp_path: Path) -> None:
-    head = load_block_head(DATA / name, target_of(tmp_path, load_file(DATA / name / "record.safetensors")))
-    with pytest.raises(ValueError, match="a block drafter is saved if"):
-        save_block_head(head, tmp_path / "saved")
 
 
 def test_a_kind_that_the_folder_does_not_hold_is_refused(tmp_path: Path) -> None:
