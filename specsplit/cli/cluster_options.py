@@ -49,6 +49,14 @@ ListenOption: TypeAlias = Annotated[
 WebListenOption: TypeAlias = Annotated[
     str, typer.Option("--web-listen", metavar="HOST:PORT", help="Where the coordinator serves its page.")
 ]
+HttpListenOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--http-listen",
+        metavar="HOST:PORT",
+        help="Also start a gateway (package smg, extra gateway), which serves the OpenAI API here.",
+    ),
+]
 InflateOption: TypeAlias = Annotated[
     int | None,
     typer.Option(

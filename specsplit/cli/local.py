@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
 from types import TracebackType
 from typing import Self
 
 from specsplit.cli.drawn_port import DrawnPort
+from specsplit.cli.process import Listener, Process, arguments
 from specsplit.client import AsyncClient, Client
 from specsplit.errors import DeadlineExceeded, PermissionDenied, SpecsplitError, Unauthenticated, Unavailable
 from specsplit.settings import TransportSettings
@@ -27,66 +25,29 @@ _LISTENING = re.compile(r"specsplit \w+ listening on (\S+)")
 _FOR_MEMBERS = re.compile(r"specsplit \w+ listening for members on (\S+)")
 _LAST_S = 3.0
 """Time that the coordinator has to leave when the members have used up theirs."""
-_TAIL = 40
-"""Lines of a child's output that are kept for the message when it dies."""
-
-Listener = Callable[[str, str], None]
-"""Called with a child's name and one line of its output."""
 
 
-class Child:
+class Child(Process):
     """One service process."""
 
     def __init__(self, name: str, service: str, options: Mapping[str, object], listener: Listener | None) -> None:
         """Starts it. `options` are settings of the service by name."""
         self._options = options
-        self.name = name
         self.service = service
-        self._listener = listener
-        self._tail: deque[str] = deque(maxlen=_TAIL)
         self.address = ""
         """host:port at which this machine reaches it; empty until it listens."""
         self.members_address = _members_address(options) if service == "coordinator" else ""
         """host:port at which members reach it, if it is a coordinator; empty as long as nobody knows its port."""
         self._listening = threading.Event()
-        self.dismissed = False
-        """True if it was told to end."""
-        command = [sys.executable, "-m", "specsplit.cli.child", "serve", service, *_arguments(options)]
-        self.process = Popen(
-            command,
-            stdin=PIPE,  # nothing is written: the child leaves when it ends, and with that when this process does
-            stdout=PIPE,
-            stderr=STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # Ctrl-C reaches the parent alone, which then takes the children down in order
+        super().__init__(
+            name, [sys.executable, "-m", "specsplit.cli.child", "serve", service, *arguments(options)], listener
         )
-        self._reader = threading.Thread(target=self._read, name=f"{name}-output", daemon=True)
-        self._reader.start()
 
     def again(self) -> Child:
         """Start another process as this one was started, which is over; a coordinator at the address that it had."""
         host, port = str(self._options.get("listen")).rpartition(":")[0], self.address.rpartition(":")[2]
         here = {"listen": f"{host}:{port}"} if self.service == "coordinator" and self.address else {}
         return Child(self.name, self.service, {**self._options, **here}, self._listener)
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def alive(self) -> bool:
-        """True while the process runs."""
-        return self.process.poll() is None
-
-    @property
-    def tail(self) -> str:
-        return "\n".join(self._tail)
-
-    @property
-    def last_line(self) -> str:
-        """The last line of its output that is not empty."""
-        return next((line for line in reversed(self._tail) if line.strip()), "(none)")
 
     def wait_listening(self, timeout_s: float) -> str:
         """Wait until it listens -> its address. Raises Unavailable if it ends instead, DeadlineExceeded if it takes too long."""
@@ -99,61 +60,15 @@ class Child:
                 )
         return self.address
 
-    def require_alive(self) -> None:
-        """Raise Unavailable, with the end of its output, if the process is over."""
-        if not self.alive:
-            self._reader.join(1)
-            raise Unavailable(
-                f"{self.name} ended with status {self.process.returncode}; its last line: {self.last_line}"
-            )
-
-    def terminate(self) -> None:
-        """Send SIGTERM, upon which it drains and exits."""
-        self.dismissed = True
-        if self.alive:
-            self.process.terminate()
-
-    def kill(self) -> None:
-        """Send SIGKILL, and wait until the process is gone."""
-        self.dismissed = True
-        if self.alive:
-            self.process.kill()
-        self.wait(10)
-
-    def suspend(self) -> None:
-        """Send SIGSTOP: the process is there and says nothing."""
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Send SIGCONT."""
-        self.process.send_signal(signal.SIGCONT)
-
-    def wait(self, timeout_s: float) -> int | None:
-        """Wait for its exit status; None if it still runs after `timeout_s`."""
-        try:
-            status = self.process.wait(timeout_s)
-        except TimeoutExpired:
-            return None
-        self._reader.join(1)
-        return status
-
-    def _read(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with self.process.stdin, self.process.stdout as lines:
-            for line in lines:
-                self._take(line.rstrip("\n"))
-
-    def _take(self, line: str) -> None:
-        self._tail.append(line)
+    def heard(self, line: str) -> None:
+        """Take in one line of its output, which may say where it listens."""
         if (match := _FOR_MEMBERS.fullmatch(line)) is not None:
             self.members_address = from_here(match[1])
         if (match := _LISTENING.fullmatch(line)) is not None and not self.address:
             self.address = from_here(match[1])
             self.members_address = self.members_address or self.address
             self._listening.set()
-        if self._listener is not None:
-            self._listener(self.name, line)
+        super().heard(line)
 
 
 class LocalCluster:
@@ -393,15 +308,3 @@ def _by_kind(
     if isinstance(draft_models, Path):
         return {DrafterKind.STANDALONE: draft_models}
     return {DrafterKind(kind): folder for kind, folder in draft_models.items()}
-
-
-def _arguments(options: Mapping[str, object]) -> list[str]:
-    """Make command-line options of settings; None is left out."""
-    arguments: list[str] = []
-    for name, value in options.items():
-        option = "--" + name.replace("_", "-")
-        if isinstance(value, bool):
-            arguments.append(option if value else option.replace("--", "--no-", 1))
-        elif value is not None:
-            arguments += [option, str(value)]
-    return arguments

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 import typer
 
@@ -13,9 +15,11 @@ from specsplit.cli.children import Wish, children_of
 from specsplit.cli.drafters import check_folder, choose_drafters
 from specsplit.cli.failures import fail
 from specsplit.cli.folders import POCKET_LAYERS, TARGET, inflation, pocket
+from specsplit.cli.gateway import Gateway, check_http, check_installed
 from specsplit.cli.handed import read_handed
-from specsplit.cli.local import Child, LocalCluster
+from specsplit.cli.local import LocalCluster
 from specsplit.cli.options import ADDRESS, as_options, with_transport
+from specsplit.cli.process import Process
 from specsplit.cli.say import say
 from specsplit.cli.signals import sigterm_as_ctrl_c
 from specsplit.cli.streams import let_output_go
@@ -33,6 +37,7 @@ def up(
     drafter: options.DrafterOption = None,
     listen: options.ListenOption = ADDRESS,
     web_listen: options.WebListenOption = "",
+    http_listen: options.HttpListenOption = "",
     inflate_layers: options.InflateOption = None,
     config: options.ConfigOption = None,
     given: options.SetOption = None,
@@ -51,6 +56,9 @@ def up(
     kinds = chosen.kinds * drafters
     counts = {"coordinator": 1, "verifier": verifiers, "drafter": len(kinds)}
     children = children_of(Wish(target, chosen, listen, web_listen, layers, counts), handed, transport)
+    if http_listen:
+        check_http("--http-listen", http_listen, children.transport)
+        check_installed()
     if layers:
         say(inflation(layers))
     cluster = LocalCluster(
@@ -65,20 +73,23 @@ def up(
         transport=children.transport,
         listener=forward,
     )
-    watch(cluster)
+    watch(cluster, http_listen)
 
 
-def watch(cluster: LocalCluster) -> None:
-    """Run the cluster until Ctrl-C or SIGTERM; exit 1 if the coordinator or the last verifier ends by itself before.
+def watch(cluster: LocalCluster, http_listen: str = "") -> None:
+    """Run the cluster, and a gateway if it is to listen somewhere, until Ctrl-C or SIGTERM.
+
+    Exit 1 if the coordinator or the last verifier ends by itself before.
 
     The exit status is 130 if it is told to end before everyone has joined.
     """
     let_output_go()
     is_up = False
     try:
-        with sigterm_as_ctrl_c(), cluster:
+        with sigterm_as_ctrl_c(), cluster, ExitStack() as stack:
+            gateways = [stack.enter_context(each) for each in _gateways(cluster, http_listen)]
             is_up = True
-            dead = _run(cluster)
+            dead = _run(cluster, gateways)
     except KeyboardInterrupt:
         if not is_up:
             raise typer.Abort from None
@@ -86,12 +97,17 @@ def watch(cluster: LocalCluster) -> None:
     fail(f"the cluster is down; ended unexpectedly: {', '.join(map(_obituary, dead))}", 1)
 
 
-def _run(cluster: LocalCluster) -> list[Child]:
+def _gateways(cluster: LocalCluster, http_listen: str) -> list[Gateway]:
+    """The gateway that is asked for, begun; none if none is."""
+    return [Gateway(cluster.address, http_listen, forward)] if http_listen else []
+
+
+def _run(cluster: LocalCluster, gateways: Sequence[Gateway]) -> Sequence[Process]:
     """Until the cluster is down: who ended by itself. Raises KeyboardInterrupt on Ctrl-C."""
     mourned: set[str] = set()
-    _print_addresses(cluster)
+    _print_addresses(cluster, gateways)
     while not cluster.down:
-        for child in cluster.dead:
+        for child in [*cluster.dead, *(each for each in gateways if not each.alive)]:
             if child.name not in mourned:
                 mourned.add(child.name)
                 forward("specsplit", f"{_obituary(child)} ended unexpectedly; the cluster goes on without it")
@@ -99,7 +115,7 @@ def _run(cluster: LocalCluster) -> list[Child]:
     return cluster.dead
 
 
-def _obituary(child: Child) -> str:
+def _obituary(child: Process) -> str:
     return f"{child.name} (status {child.process.returncode})"
 
 
@@ -109,9 +125,11 @@ def forward(name: str, line: str) -> None:
     sys.stderr.flush()
 
 
-def _print_addresses(cluster: LocalCluster) -> None:
+def _print_addresses(cluster: LocalCluster, gateways: Sequence[Gateway]) -> None:
     for child in cluster.children:
         say(f"{child.name} {child.address}")
+    for gateway in gateways:
+        say(f"{gateway.name} {gateway.url}")
     how = shlex.join(["--address", cluster.address, *as_options(cluster.address, cluster.transport)])
     say(f"ready: specsplit generate {how} -p '...'; Ctrl-C ends it")
     sys.stdout.flush()

@@ -184,7 +184,7 @@ def test_up_inflates_the_pocket_target_alone_unless_told_otherwise_and_says_so(
     options: list[str], layers: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[LocalCluster] = []
-    monkeypatch.setattr("specsplit.cli.up.watch", started.append)
+    monkeypatch.setattr("specsplit.cli.up.watch", lambda cluster, _: started.append(cluster))
     assert run("up", *options) == 0
     assert started[0].settings("verifier")["inflate_layers"] == layers
     assert capsys.readouterr().out == (f"{inflation(layers)}\n" if layers else "")

@@ -26,7 +26,7 @@ BY_UP = {
 def started(monkeypatch: pytest.MonkeyPatch) -> list[LocalCluster]:
     """The clusters that would have been started."""
     clusters: list[LocalCluster] = []
-    monkeypatch.setattr("specsplit.cli.up.watch", clusters.append)
+    monkeypatch.setattr("specsplit.cli.up.watch", lambda cluster, _: clusters.append(cluster))
     return clusters
 
 

@@ -18,7 +18,7 @@ from threading import Lock
 
 import pytest
 
-from specsplit.cli import local
+from specsplit.cli import process
 
 FORKING = get_context("forkserver")
 FORKING.set_forkserver_preload(
@@ -80,7 +80,7 @@ class Forked:
 
 
 class ForkedPopen(Forked):
-    """What `specsplit.cli.local` uses of `subprocess.Popen`."""
+    """What `specsplit.cli.process` uses of `subprocess.Popen`."""
 
     def __init__(self, command: Sequence[str], *, errors: str, **_: object) -> None:
         """`command` is `python -m MODULE ARGUMENTS`. It has pipes as stdin and stdout, stderr in stdout, a session of its own, and the
@@ -118,7 +118,7 @@ def be(words: Sequence[str]) -> None:
 def forking() -> Iterator[None]:
     """In here local clusters fork their services."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "Popen", ForkedPopen)
+        patch.setattr(process, "Popen", ForkedPopen)
         yield
 
 
