@@ -87,6 +87,8 @@ class GenerateRequest:
     """Among requests that wait, those of higher priority are served first."""
     stream_interval: int = 1
     """Tokens of a choice that are sent at once, at least; the first are sent as they come."""
+    include_stop_str_in_output: bool = False
+    """True: a stop string that ends the output is part of its text."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)

@@ -57,6 +57,9 @@ StopOption: TypeAlias = Annotated[
     list[str] | None, _option("--stop", "End before this text; may be given repeatedly.", "TEXT")
 ]
 IgnoreEosOption: TypeAlias = Annotated[bool, _option("--ignore-eos", "Go on after the model's own end token.")]
+MinTokensOption: TypeAlias = Annotated[
+    int, _option("--min-tokens", "Generate so many tokens before anything may end the text.", most=UINT32_MAX)
+]
 ResumeOption: TypeAlias = Annotated[
     str | None,
     _option(
@@ -96,6 +99,7 @@ _REQUEST: Mapping[str, tuple[Any, Any]] = MappingProxyType(
         "presence_penalty": (PresencePenaltyOption, 0.0),
         "stop": (StopOption, None),
         "ignore_eos": (IgnoreEosOption, False),
+        "min_tokens": (MinTokensOption, 0),
         "drafter": (DrafterOption, None),
         "priority": (PriorityOption, 0),
     }

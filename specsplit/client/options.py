@@ -44,6 +44,10 @@ class Options(TypedDict, total=False):
     """Tokens before which the output ends."""
     ignore_eos: bool
     """True goes on after the model's own end tokens."""
+    min_tokens: int
+    """0 (the default) to max_tokens: before so many no end token and no stop token is picked, and no stop string looked for."""
+    include_stop_str_in_output: bool
+    """True: a stop string that ends the output is part of its text."""
     drafter: str | None
     """A kind of drafter ("eagle3", "dflash", "dspark", "multi_layer_eagle", "eagle", "standalone", "ngram") or "none". None: the best
     available."""
@@ -100,7 +104,10 @@ def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequ
         ),
         seeded=seed is not None,
         stopping=Stopping(
-            options.get("max_tokens"), tuple(options.get("stop_token_ids", ())), options.get("ignore_eos", False)
+            options.get("max_tokens"),
+            tuple(options.get("stop_token_ids", ())),
+            options.get("ignore_eos", False),
+            options.get("min_tokens", 0),
         ),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         drafter=options.get("drafter"),
@@ -110,6 +117,7 @@ def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequ
         resume_from=tuple(options.get("resume_from", ())),
         priority=options.get("priority", 0),
         stream_interval=options.get("stream_interval", 1),
+        include_stop_str_in_output=options.get("include_stop_str_in_output", False),
     )
 
 
@@ -195,6 +203,8 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType
         "stop": (_is_texts, "a text or several"),
         "stop_token_ids": (_is_integers, "integers"),
         "ignore_eos": (lambda value: isinstance(value, bool), "True or False"),
+        "min_tokens": (_is_integer, "an integer"),
+        "include_stop_str_in_output": (lambda value: isinstance(value, bool), "True or False"),
         "drafter": (_or_none(_is_text), "a text or None"),
         "plan": (lambda value: isinstance(value, PlanChanges), "PlanChanges"),
         "n": (_is_integer, "an integer"),

@@ -14,11 +14,12 @@ from specsplit.errors import InvalidRequest
 class StopScanner:
     """Passes text through up to the first stop string; holds back what may be the beginning of one."""
 
-    def __init__(self, stops: Sequence[str] = ()) -> None:
-        """Raises InvalidRequest for an empty stop string."""
+    def __init__(self, stops: Sequence[str] = (), *, include: bool = False) -> None:
+        """`include`: whether a stop string that is found is passed through too. Raises InvalidRequest for an empty stop string."""
         if any(not stop for stop in stops):
             raise InvalidRequest("stop", "holds an empty string, expected at least one character in each")
         self._stops = tuple(dict.fromkeys(stops))
+        self._include = include
         self._held = ""
         self.matched: str | None = None
         """The stop string that ended the output, if one has."""
@@ -32,7 +33,7 @@ class StopScanner:
         if match is not None:
             end, self.matched = match
             self._held = ""
-            return text[: end - len(self.matched)]
+            return text[: end if self._include else end - len(self.matched)]
         keep = self._beginning_length(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

@@ -27,8 +27,16 @@ class Stopping:
     """End after any of these; the token itself is not part of the output."""
     ignore_eos: bool = False
     """True keeps going after the model's own end-of-sequence tokens."""
+    min_tokens: int = 0
+    """Generated tokens before which nothing that would end the output is picked, or looked for; at most `max_tokens`."""
 
     def __post_init__(self) -> None:
         require(
             self.max_tokens is None or self.max_tokens >= 1, "max_tokens", f"is {self.max_tokens}, expected at least 1"
+        )
+        require(self.min_tokens >= 0, "min_tokens", f"is {self.min_tokens}, expected 0 or more")
+        require(
+            self.max_tokens is None or self.min_tokens <= self.max_tokens,
+            "min_tokens",
+            f"is {self.min_tokens}, expected at most max_tokens = {self.max_tokens}",
         )

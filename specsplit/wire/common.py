@@ -128,7 +128,9 @@ def tracing_from_wire(message: pb.TraceChanges) -> TraceChanges:
 
 def stopping_to_wire(stopping: Stopping) -> pb.Stopping:
     """`max_tokens` None is left out."""
-    message = pb.Stopping(stop_token_ids=stopping.stop_token_ids, ignore_eos=stopping.ignore_eos)
+    message = pb.Stopping(
+        stop_token_ids=stopping.stop_token_ids, ignore_eos=stopping.ignore_eos, min_tokens=stopping.min_tokens
+    )
     if stopping.max_tokens is not None:
         message.max_tokens = stopping.max_tokens
     return message
@@ -137,7 +139,7 @@ def stopping_to_wire(stopping: Stopping) -> pb.Stopping:
 def stopping_from_wire(message: pb.Stopping) -> Stopping:
     """Absent `max_tokens` is None."""
     limit = message.max_tokens if message.HasField("max_tokens") else None
-    return Stopping(limit, tuple(message.stop_token_ids), message.ignore_eos)
+    return Stopping(limit, tuple(message.stop_token_ids), message.ignore_eos, message.min_tokens)
 
 
 def vocabulary_to_wire(vocabulary: Vocabulary) -> pb.Vocabulary:

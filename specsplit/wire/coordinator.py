@@ -68,6 +68,7 @@ def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
         resume_from=request.resume_from,
         priority=request.priority,
         stream_interval=request.stream_interval,
+        include_stop_str_in_output=request.include_stop_str_in_output,
     )
     if not request.seeded:
         message.sampling.ClearField("seed")
@@ -95,6 +96,7 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
         resume_from=tuple(message.resume_from),
         priority=message.priority,
         stream_interval=message.stream_interval or 1,
+        include_stop_str_in_output=message.include_stop_str_in_output,
     )
 
 

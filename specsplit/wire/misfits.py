@@ -28,6 +28,7 @@ def _numbers(request: GenerateRequest) -> Iterator[tuple[str, Iterable[object]]]
     """Every field of whole numbers, by the name that a caller gives it."""
     sampling, stopping = request.sampling, request.stopping
     yield "max_tokens", () if stopping.max_tokens is None else (stopping.max_tokens,)
+    yield "min_tokens", (stopping.min_tokens,)
     yield "top_k", (sampling.top_k,)
     yield "logit_bias", (token for token, _ in sampling.logit_bias)
     yield "stop_token_ids", stopping.stop_token_ids

@@ -60,7 +60,6 @@ NOT_SERVED: Mapping[str, str] = MappingProxyType(
         "json_object": _NO_CONSTRAINT,
         "choice": _NO_CONSTRAINT,
         "grammar_from_first_token": _NO_CONSTRAINT,
-        "min_tokens": "is not supported yet; leave it out",
         "prompt_logprobs": "is not supported yet: only output has log-probabilities; leave it out",
         "truncate_prompt_tokens": "is not supported: no prompt is cut; send one that fits",
     }
@@ -72,7 +71,7 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
     """Raises InvalidRequest, naming the field, for no prompt, an unknown field or a value out of range; Unsupported for what is not served.
 
     `original_text`, `skip_special_tokens`, `spaces_between_special_tokens` and `include_stop_str_in_output` say how text is written, and
-    only tokens are answered: those of a stop string are among them.
+    only tokens are answered: those of a stop string are among them, whatever the last says.
     """
     check(message)
     refuse_unknown(message)
@@ -96,6 +95,7 @@ def _own(message: pb.GenerateRequest) -> own_pb.GenerateRequest:
         stopping=_stopping(asked),
         stop=asked.stop,
         n=asked.n or 1,
+        include_stop_str_in_output=asked.include_stop_str_in_output,
     )
     if asked.HasField("logprobs"):
         own.logprobs = _not_negative("logprobs", asked.logprobs)
@@ -133,6 +133,7 @@ def _stopping(asked: pb.SamplingParams) -> own_common_pb.Stopping:
         max_tokens=asked.max_tokens if asked.HasField("max_tokens") else None,
         stop_token_ids=asked.stop_token_ids,
         ignore_eos=asked.ignore_eos,
+        min_tokens=asked.min_tokens,
     )
 
 

@@ -27,6 +27,7 @@ EDGES: dict[str, tuple[Any, Any]] = {
     "frequency_penalty": (2.0, 2.1),
     "presence_penalty": (2.0, 2.1),
     "stop_token_ids": ([UINT32_MAX], [UINT32_MAX + 1]),
+    "min_tokens": (UINT32_MAX, UINT32_MAX + 1),
     "n": (16, 17),
     "logprobs": (20, 21),
     "resume_from": ([UINT32_MAX], [UINT32_MAX + 1]),

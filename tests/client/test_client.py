@@ -87,6 +87,8 @@ def test_every_option_reaches_the_coordinator(client: Client, coordinator: Scrip
         stop="\n",
         stop_token_ids=[4],
         ignore_eos=True,
+        min_tokens=2,
+        include_stop_str_in_output=True,
         drafter="ngram",
         plan=PlanChanges(topk=2),
         logprobs=2,
@@ -100,12 +102,13 @@ def test_every_option_reaches_the_coordinator(client: Client, coordinator: Scrip
             "mine",
             Sampling(0.5, 3, 0.9, 0.1, 0, ((3, 2.5), (9, -1.0)), 1.5, 0.5, -0.5),
             True,
-            Stopping(5, (4,), True),
+            Stopping(5, (4,), True, 2),
             ("\n",),
             "ngram",
             PlanChanges(topk=2),
             2,
             stream_interval=7,
+            include_stop_str_in_output=True,
         )
     ]
 

@@ -122,6 +122,19 @@ def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI, own: Clien
     assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == expected.text
 
 
+def test_nothing_ends_a_completion_before_its_least_number_of_tokens(client: openai.OpenAI, own: Client) -> None:
+    free = own.generate(PROMPT, max_tokens=40)
+    stop, ends = free.text[9:14], [free.tokens[3]]
+    wish: dict[str, Any] = {"max_tokens": 40, "min_tokens": 12, "stop_token_ids": ends}
+    expected = own.generate(PROMPT, stop=[stop], **wish)
+    assert expected.usage.completion_tokens >= 12
+    whole = client.completions.create(
+        model="target", prompt=PROMPT, max_tokens=40, stop=[stop], extra_body=wish, temperature=0
+    )
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == expected.usage.completion_tokens
+
+
 def float32(value: float) -> float:
     return struct.unpack("f", struct.pack("f", value))[0]
 
@@ -176,7 +189,7 @@ def test_refusals_close_the_way_to_nobody(client: openai.OpenAI) -> None:
 
     for _ in range(15):
         with pytest.raises(openai.InternalServerError):
-            client.completions.create(model="target", prompt=PROMPT, extra_body={"prompt_logprobs": 1, "min_tokens": 1})
+            client.chat.completions.create(model="target", messages=CHAT, response_format={"type": "json_object"})
     assert client.completions.create(model="target", prompt=PROMPT, max_tokens=2).choices[0].text
 
 

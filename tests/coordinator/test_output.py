@@ -22,8 +22,10 @@ def committed(step: tuple[int, ...]) -> Tokens:
     return Tokens(step, max(0, len(step) - 1), SpeculationStatistics(), logprobs)
 
 
-def run(steps: list[tuple[int, ...]], stops: list[str]) -> tuple[str, tuple[int, ...], str | None]:
-    output = Output(TOKENIZER.detokenizer(), StopScanner(stops), TOKENIZER.piece)
+def run(
+    steps: list[tuple[int, ...]], stops: list[str], least: int = 0, *, include: bool = False
+) -> tuple[str, tuple[int, ...], str | None]:
+    output = Output(TOKENIZER.detokenizer(), StopScanner(stops, include=include), TOKENIZER.piece, least)
     deltas = [delta for step in steps for delta in output.feed(committed(step))]
     text = "".join(delta.text for delta in deltas) + output.finish()
     tokens = tuple(token for delta in deltas for token in delta.tokens)
@@ -48,7 +50,10 @@ def test_any_split_into_steps_gives_the_same_text_tokens_and_stop(
         steps.append(tokens[at : at + size])
         at += size
     steps.append(tokens[at:])
-    assert run(steps, stops) == run([(token,) for token in tokens], stops)
+    for least in (0, 3):
+        for include in (False, True):
+            one_by_one = run([(token,) for token in tokens], stops, least, include=include)
+            assert run(steps, stops, least, include=include) == one_by_one
 
 
 @given(text=st.text(max_size=40))
@@ -71,3 +76,19 @@ def test_log_probabilities_come_with_the_texts_of_their_tokens() -> None:
     output = Output(TOKENIZER.detokenizer(), StopScanner([]), TOKENIZER.piece)
     (delta,) = output.feed(Tokens((first,), 0, SpeculationStatistics(), committed(tokens).logprobs[:1]))
     assert delta.logprobs == (TokenLogprob(first, -0.5, (TokenLogprob(first, -0.5, text="x"),), "x"),)
+
+
+def test_stop_strings_count_only_where_they_come_whole_behind_the_least_number_of_tokens() -> None:
+    tokens = TOKENIZER.encode("a = 1\nb = 2\nc = 3\n")
+    ends = [i for i, token in enumerate(tokens) if "\n" in TOKENIZER.piece(token)]
+    for least, end in ((0, ends[0]), (ends[0], ends[0]), (ends[0] + 1, ends[1]), (ends[1] + 1, ends[2])):
+        text, kept, matched = run([tokens], ["\n"], least)
+        assert (len(kept), matched) == (end + 1, "\n")
+        assert text == TOKENIZER.decode(tokens[: end + 1]).removesuffix("\n")
+    assert run([tokens], ["\n"], len(tokens)) == (TOKENIZER.decode(tokens), tokens, None)
+
+
+def test_a_stop_string_may_be_part_of_the_text() -> None:
+    tokens = TOKENIZER.encode("x = 1\n\ndef f():")
+    text, _, matched = run([tokens], ["\n\ndef"], include=True)
+    assert (text, matched) == ("x = 1\n\ndef", "\n\ndef")

@@ -8,13 +8,18 @@ from specsplit.features import LAST, FeatureNeed
 from specsplit.model import CausalLM, PageTable, RowPages
 from specsplit.speculation import Draft
 from specsplit.values import Sampling
-from specsplit_verifier.records.step import ChunkInput, StepInput, TreeInput
+from specsplit_verifier.records.step import ChunkInput, EndFloor, StepInput, TreeInput
 from specsplit_verifier.target.extraction import Extractor
 from tests.support.kernels import samplings, trees
 from tests.support.sampling import counted
 
 FIRST = 7
 """Where the roots of `trees` stand."""
+
+
+def floors(vocab_size: int) -> st.SearchStrategy[EndFloor]:
+    """Ends that may be picked at the roots of `trees` already, or only deeper."""
+    return st.builds(EndFloor, st.integers(FIRST, FIRST + 4), st.lists(st.integers(0, vocab_size - 1), max_size=9))
 
 
 @st.composite
@@ -43,6 +48,7 @@ def steps(draw: st.DrawFn, target: CausalLM, tables: list[PageTable]) -> StepInp
                 recipe=draw(recipes),
                 logprobs=draw(st.none() | st.sampled_from([0, 3, 20])),
                 counts=counted([1, 2, 3], 2) if sampling.penalised else None,
+                floor=draw(st.none() | floors(vocab_size)),
             )
         )
     chunks: list[ChunkInput] = []

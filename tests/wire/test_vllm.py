@@ -69,9 +69,10 @@ samplings = st.builds(
 )
 stoppings = st.builds(
     Stopping,
-    max_tokens=st.none() | st.integers(1, 9),
+    max_tokens=st.none() | st.integers(3, 9),
     stop_token_ids=st.lists(st.integers(0, 9)).map(tuple),
     ignore_eos=st.booleans(),
+    min_tokens=st.integers(0, 3),
 )
 
 
@@ -82,9 +83,16 @@ stoppings = st.builds(
     st.integers(1, 16),
     st.none() | st.integers(0, 20),
     st.lists(st.text(min_size=1, max_size=5), max_size=4).map(tuple),
+    st.booleans(),
 )
 def test_every_field_arrives_as_the_number_that_was_meant(
-    sampling: Sampling, stopping: Stopping, seeded: bool, n: int, logprobs: int | None, stop: tuple[str, ...]
+    sampling: Sampling,
+    stopping: Stopping,
+    seeded: bool,
+    n: int,
+    logprobs: int | None,
+    stop: tuple[str, ...],
+    include: bool,
 ) -> None:
     """A float32 on the way makes 0.7 no other number, so a seed gives the text that it gives our own client."""
     sent: dict[str, Any] = {
@@ -94,11 +102,20 @@ def test_every_field_arrives_as_the_number_that_was_meant(
         "stop": stop,
         "n": n,
         "logprobs": logprobs,
+        "include_stop_str_in_output": include,
         "seed": sampling.seed if seeded else None,
     }
     expected = Sampling(**{**vars(sampling), "seed": sampling.seed if seeded else 0})
     assert read(**sent) == GenerateRequest(
-        TokenPrompt((5, 6, 7)), "r", expected, seeded, stopping, stop, logprobs=logprobs, n=n
+        TokenPrompt((5, 6, 7)),
+        "r",
+        expected,
+        seeded,
+        stopping,
+        stop,
+        logprobs=logprobs,
+        n=n,
+        include_stop_str_in_output=include,
     )
 
 
@@ -120,6 +137,7 @@ def test_a_prompt_may_be_text() -> None:
         ({"seed": -2}, r"sampling_params\.seed: is -2, expected none below 0"),
         ({"logit_bias": {-3: 1.0}}, r"sampling_params\.logit_bias\[-3\]: is -3, expected none below 0"),
         ({"max_tokens": 0}, "max_tokens: is 0, expected at least 1"),
+        ({"max_tokens": 3, "min_tokens": 4}, "min_tokens: is 4, expected at most max_tokens = 3"),
         ({"frequency_penalty": 3.0}, "frequency_penalty: is 3.0, expected"),
     ],
 )
@@ -144,7 +162,6 @@ def test_a_request_without_a_prompt_is_refused() -> None:
         ("json_object", False),
         ("choice", pb.ChoiceConstraint(choices=["a"])),
         ("grammar_from_first_token", True),
-        ("min_tokens", 2),
         ("prompt_logprobs", 0),
         ("truncate_prompt_tokens", -1),
     ],

@@ -141,7 +141,8 @@ class Generator:
     async def _answer(self, prepared: EngineRequest) -> Answer:
         """Begin an answer with the tokens that the caller has already. Raises InvalidRequest if the answer cannot begin so."""
         request, tokenizer = prepared.request, self._tokenizer
-        output = Output(tokenizer.detokenizer(prepared.tokens), StopScanner(request.stop), tokenizer.piece)
+        scanner = StopScanner(request.stop, include=request.include_stop_str_in_output)
+        output = Output(tokenizer.detokenizer(prepared.tokens), scanner, tokenizer.piece, request.stopping.min_tokens)
         begin = partial(Answer, output, prepared.most, request.resume_from)
         return begin() if len(request.resume_from) <= SHORT_ANSWER else await self._reader.aside(begin)
 

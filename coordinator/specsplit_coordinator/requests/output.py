@@ -21,11 +21,14 @@ UNFINISHED = "\ufffd"
 class Output:
     """The output of one generation so far."""
 
-    def __init__(self, detokenizer: Detokenizer, scanner: StopScanner, piece: Callable[[int], str]) -> None:
-        """`piece` gives the text of a token by itself, for people to read."""
+    def __init__(
+        self, detokenizer: Detokenizer, scanner: StopScanner, piece: Callable[[int], str], min_tokens: int = 0
+    ) -> None:
+        """`piece` gives the text of a token by itself, for people to read. Of the first `min_tokens` tokens no text is scanned."""
         self._detokenizer = detokenizer
         self._scanner = scanner
         self._piece = piece
+        self._min_tokens = min_tokens
         self.kept = 0
         """Tokens kept, up to and including the one that completed a stop string."""
 
@@ -53,7 +56,8 @@ class Output:
             if self._scanner.matched is not None:
                 break
             kept.append(token)
-            text.append(self._scanner.feed(self._detokenizer.feed(token)))
+            piece = self._detokenizer.feed(token)
+            text.append(piece if self.kept + len(kept) <= self._min_tokens else self._scanner.feed(piece))
         self.kept += len(kept)
         return Delta("".join(text), tuple(kept), logprobs=tuple(map(self._spelled, logprobs[: len(kept)])))
 

@@ -326,6 +326,7 @@ class EngineCore:
         stops = StopRule(
             self._scheduler.max_tokens_of(request.prompt_tokens, stopping.max_tokens, plan.num_draft_tokens),
             frozenset((*stopping.stop_token_ids, *own_ends)),
+            stopping.min_tokens,
         )
         drafter = NoDrafter(needed=request.drafter is not None)
         table, tokens = self._scheduler.kv.table(), list(request.tokens)

@@ -19,6 +19,15 @@ from specsplit.values import Miss, NoDraftsCause, Plan, Sampling, TokenLogprob
 from specsplit_verifier.records.feed import Recipe
 
 
+@dataclass(frozen=True, slots=True)
+class EndFloor:
+    """The tokens that would end a session, and how long it may not end (`min_tokens`)."""
+
+    position: int
+    """The first position at which one of them may be picked."""
+    tokens: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TreeInput(Row):
     """A session's draft, root first: logits behind every token of it."""
@@ -32,6 +41,8 @@ class TreeInput(Row):
     """Likeliest tokens wanted beside each of its accepted tokens and the bonus; None: no log-probabilities at all."""
     counts: TokenCounts | None = None
     """What its penalties count of the committed tokens; None: it has none. The session's own, which stands still while the step is run."""
+    floor: EndFloor | None = None
+    """What may not be picked yet; None: anything may be."""
     undrafted: NoDraftsCause | None = None
     """Why it brings its root alone; None: it does not."""
 

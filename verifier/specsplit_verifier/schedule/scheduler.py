@@ -145,6 +145,7 @@ def _tree(session: Session, draft: Draft, crowded_out: Collection[int]) -> TreeI
         recipe=session.drafter.recipe,
         logprobs=request.logprobs,
         counts=counts,
+        floor=session.floor,
         undrafted=_cause(session, crowded_out) if len(draft.tokens) == 1 else None,
     )
 

@@ -11,7 +11,7 @@ from specsplit.sampling import TokenCounts
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.speculation import Draft
 from specsplit.values import FinishReason, NoDrafts, NoDraftsCause, Plan, SpeculationStatistics, Usage
-from specsplit_verifier.records.step import Accepted, Reroot, SessionResult
+from specsplit_verifier.records.step import Accepted, EndFloor, Reroot, SessionResult
 from specsplit_verifier.records.undrafted import Undrafted
 from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter, TreeLimits
 
@@ -56,6 +56,8 @@ class StopRule:
     max_tokens: int
     """Tokens to generate at most."""
     token_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    """Tokens to generate before any of `token_ids` may be picked."""
 
     def cut(self, generated: int, fresh: list[int]) -> tuple[list[int], FinishReason | None, int | None]:
         """Cut `fresh` tokens behind so many: (those to keep, why it ends here or None, the stop token that ended it)."""
@@ -110,6 +112,13 @@ class Session:
     def generated(self) -> int:
         """Tokens committed behind the prompt."""
         return len(self.tokens) - self.prompt_length
+
+    @property
+    def floor(self) -> EndFloor | None:
+        """What may not be picked yet; None: anything may be."""
+        if not self.stops.token_ids or self.generated >= self.stops.min_tokens:
+            return None
+        return EndFloor(self.prompt_length + self.stops.min_tokens, sorted(self.stops.token_ids))
 
     def refused_by(self, address: str, now: float) -> bool:
         """True if a drafter would not have it, and is not to be asked again yet."""

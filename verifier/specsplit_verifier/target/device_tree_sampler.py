@@ -33,6 +33,7 @@ from specsplit.sampling.pick import Paths
 from specsplit.values import Sampling
 from specsplit_verifier.records.feed import Recipe
 from specsplit_verifier.records.step import Accepted, StepInput, TreeInput
+from specsplit_verifier.target.end_floor import barred, without
 from specsplit_verifier.target.extraction import Extractor, Made, Wanted, by_recipe, parted
 from specsplit_verifier.target.logprobs import listed, measured
 from specsplit_verifier.target.sampler import TreeRows, paths_of
@@ -79,7 +80,9 @@ class DeviceTreeSampler:
         asked = AskedLogprobs.of(step.trees, trees, upload)
         wanted = WantedFeatures.of(step, trees, upload)
         rows, paths = self._rows.of(step.trees).sent(upload), paths_of(step.trees)
-        picked, walked = self._walk(trees, rows, logits, paths, upload)
+        cells = barred(step.trees)
+        barring = upload(cells) if cells.size else None
+        picked, walked = self._walk(trees, rows, logits, paths, upload, barring)
         nodes = trees.nodes(walked)
         copied = to_host((*walked, *asked.measure(logits, picked, nodes)))
         features = wanted.gather(self._extractor, hidden, nodes)  # behind the copy above, so as not to delay it
@@ -92,7 +95,13 @@ class DeviceTreeSampler:
         return Outcome(asked.read(logprobs, accepted), wanted.read(features, accepted))
 
     def _walk(
-        self, trees: DeviceTrees, rows: DeviceRows, logits: Tensor, paths: Paths, upload: UploadArray
+        self,
+        trees: DeviceTrees,
+        rows: DeviceRows,
+        logits: Tensor,
+        paths: Paths,
+        upload: UploadArray,
+        barring: Tensor | None = None,
     ) -> tuple[Tensor, Walked]:
         """Send the uploads, pick behind every token, walk, and move the KV of accepted nodes -> picks int64 [n], accepted paths."""
         pool, device = self._target.pool, self._target.device
@@ -100,7 +109,8 @@ class DeviceTreeSampler:
         self._staging.send()
         tables = follow()
         with launching_on(device):
-            picked = rows.pick(logits, trees.positions, paths)
+            allowed = logits if barring is None else without(logits, barring)
+            picked = rows.pick(allowed, trees.positions, paths)
             walked = trees.walk(picked)
             compact(self._target.kv, tables, pool.page_size, trees.tables, trees.roots, walked.paths, walked.lengths)
         return picked, walked

@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from specsplit.model.tensors.transfer import on_device
 from specsplit.sampling import (
     NoiseCache,
     SamplingBatch,
@@ -21,6 +22,7 @@ from specsplit.sampling import (
 )
 from specsplit.values import Sampling
 from specsplit_verifier.records.step import TreeInput
+from specsplit_verifier.target.end_floor import barred, without
 
 NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for most positions of this one
 MOST_SHAPES = 64
@@ -85,6 +87,13 @@ class Sampler:
 
     def prepare(self, trees: Sequence[TreeInput]) -> Pick:
         """Prepare picking behind these drafts, before their forward: the noise is made while that runs."""
+        picked, cells = self._prepare(trees), barred(trees)
+        if not cells.size:
+            return picked
+        barring = on_device(cells, self._device)
+        return lambda logits: picked(without(logits, barring))
+
+    def _prepare(self, trees: Sequence[TreeInput]) -> Pick:
         if all(tree.sampling.plain for tree in trees):
             return likeliest_tokens
         if self._device.type == "cpu" and all(tree.sampling.plain or tree.sampling.noisy for tree in trees):
