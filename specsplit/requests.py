@@ -9,6 +9,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.splitmix import GOLDEN, draw
 from specsplit.stream_interval import check_stream_interval
 from specsplit.values import (
+    Constraint,
     FinishReason,
     NoDrafts,
     PlanChanges,
@@ -89,6 +90,8 @@ class GenerateRequest:
     """Tokens of a choice that are sent at once, at least; the first are sent as they come."""
     include_stop_str_in_output: bool = False
     """True: a stop string that ends the output is part of its text."""
+    constraint: Constraint | None = None
+    """What the output is held to; None: nothing."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)

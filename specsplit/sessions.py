@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from specsplit.errors import InvalidRequest
 from specsplit.stream_interval import check_stream_interval
 from specsplit.values import (
+    Constraint,
     Endpoint,
     FinishReason,
     NoDrafts,
@@ -46,6 +47,8 @@ class DecodeRequest:
     """Whose session it is (`specsplit.identity.scope_of`), for its drafters; empty: like no other session."""
     stream_interval: int = 1
     """Tokens that are sent at once, at least; the first are sent as they come."""
+    constraint: Constraint | None = None
+    """What the output is held to; None: nothing."""
     session: int = 0
     """The number that the verifier has given the session. This and the next are not part of the message."""
     traceparent: str = ""

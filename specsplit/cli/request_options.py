@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
@@ -60,6 +61,17 @@ IgnoreEosOption: TypeAlias = Annotated[bool, _option("--ignore-eos", "Go on afte
 MinTokensOption: TypeAlias = Annotated[
     int, _option("--min-tokens", "Generate so many tokens before anything may end the text.", most=UINT32_MAX)
 ]
+JsonSchemaOption: TypeAlias = Annotated[
+    Path | None, _option("--json-schema", "The text follows the JSON schema in this file.", "FILE")
+]
+JsonObjectOption: TypeAlias = Annotated[bool, _option("--json-object", "The text is a JSON object.")]
+RegexOption: TypeAlias = Annotated[str | None, _option("--regex", "The whole text matches this.", "REGEX")]
+GrammarOption: TypeAlias = Annotated[
+    Path | None, _option("--grammar", "The text follows the grammar in this file, in Lark's notation.", "FILE")
+]
+ChoiceOption: TypeAlias = Annotated[
+    list[str] | None, _option("--choice", "The text is this, or another one that is given so.", "TEXT")
+]
 ResumeOption: TypeAlias = Annotated[
     str | None,
     _option(
@@ -100,6 +112,11 @@ _REQUEST: Mapping[str, tuple[Any, Any]] = MappingProxyType(
         "stop": (StopOption, None),
         "ignore_eos": (IgnoreEosOption, False),
         "min_tokens": (MinTokensOption, 0),
+        "json_schema": (JsonSchemaOption, None),
+        "json_object": (JsonObjectOption, False),
+        "regex": (RegexOption, None),
+        "grammar": (GrammarOption, None),
+        "choice": (ChoiceOption, None),
         "drafter": (DrafterOption, None),
         "priority": (PriorityOption, 0),
     }
@@ -112,8 +129,34 @@ def with_request(command: Callable[..., None]) -> Callable[..., None]:
     return with_options(command, "request", _REQUEST, _request)
 
 
-def _request(*, logit_bias: list[str] | None, stop: list[str] | None, **others: Any) -> GenerateRequest:
-    return make_request("", logit_bias=_biases(logit_bias or ()), stop=stop or (), **others)
+def _request(
+    *,
+    logit_bias: list[str] | None,
+    stop: list[str] | None,
+    json_schema: Path | None,
+    grammar: Path | None,
+    choice: list[str] | None,
+    **others: Any,
+) -> GenerateRequest:
+    return make_request(
+        "",
+        logit_bias=_biases(logit_bias or ()),
+        stop=stop or (),
+        json_schema=_read("--json-schema", json_schema),
+        grammar=_read("--grammar", grammar),
+        choice=choice or None,
+        **others,
+    )
+
+
+def _read(option: str, file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InvalidRequest(option, f"cannot read {quoted(str(file))} ({why})") from error
 
 
 def _biases(given: Iterable[str]) -> dict[int, float]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, SupportsFloat, SupportsIndex, TypeAlias, TypedDict, Unpack, cast
 
 from specsplit.errors import InvalidRequest
 from specsplit.requests import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokenPrompt
-from specsplit.values import PlanChanges, Sampling, Stopping
+from specsplit.values import Constraint, ConstraintKind, PlanChanges, Sampling, Stopping
 from specsplit.values.bounds import MOST_SECONDS
 
 Promptable: TypeAlias = str | Sequence[int] | TextPrompt | ChatPrompt | TokenPrompt
@@ -48,6 +49,18 @@ class Options(TypedDict, total=False):
     """0 (the default) to max_tokens: before so many no end token and no stop token is picked, and no stop string looked for."""
     include_stop_str_in_output: bool
     """True: a stop string that ends the output is part of its text."""
+    json_schema: str | Mapping[str, object] | None
+    """A JSON schema that the output is held to; of this and the next five one may be given."""
+    json_object: bool
+    """True: the output is a JSON object."""
+    regex: str | None
+    """A regular expression that the whole output matches."""
+    grammar: str | None
+    """A context-free grammar in Lark's notation."""
+    choice: Sequence[str] | None
+    """Texts of which the output is one."""
+    structural_tag: str | Mapping[str, object] | None
+    """Tags within free text, each with a schema inside."""
     drafter: str | None
     """A kind of drafter ("eagle3", "dflash", "dspark", "multi_layer_eagle", "eagle", "standalone", "ngram") or "none". None: the best
     available."""
@@ -118,7 +131,25 @@ def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequ
         priority=options.get("priority", 0),
         stream_interval=options.get("stream_interval", 1),
         include_stop_str_in_output=options.get("include_stop_str_in_output", False),
+        constraint=_constraint(options),
     )
+
+
+def _constraint(options: Options) -> Constraint | None:
+    """What the output is held to. Raises InvalidRequest for more than one constraint."""
+    asked = {kind: value for kind in ConstraintKind if (value := options.get(kind)) not in (None, False)}
+    if not asked:
+        return None
+    (kind, value), *others = asked.items()
+    if others:
+        raise InvalidRequest(kind, f"goes not with {others[0][0]}: an output is held to one of them", others[0][0])
+    match kind:
+        case ConstraintKind.JSON_OBJECT:
+            return Constraint(kind)
+        case ConstraintKind.CHOICE:
+            return Constraint(kind, choices=tuple(cast("Sequence[str]", value)))
+        case _:
+            return Constraint(kind, value if isinstance(value, str) else json.dumps(value))
 
 
 def _prompt(prompt: Promptable) -> Prompt:
@@ -174,6 +205,14 @@ def _is_texts(value: object) -> bool:
     return isinstance(value, str) or (_is_collection(value) and all(map(_is_text, cast("Collection[object]", value))))
 
 
+def _is_listed_texts(value: object) -> bool:
+    return not isinstance(value, str) and _is_texts(value)
+
+
+def _is_text_or_object(value: object) -> bool:
+    return isinstance(value, str | Mapping)
+
+
 def _is_integers(value: object) -> bool:
     return _is_collection(value) and all(map(_is_integer, cast("Collection[object]", value)))
 
@@ -205,6 +244,12 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType
         "ignore_eos": (lambda value: isinstance(value, bool), "True or False"),
         "min_tokens": (_is_integer, "an integer"),
         "include_stop_str_in_output": (lambda value: isinstance(value, bool), "True or False"),
+        "json_schema": (_or_none(_is_text_or_object), "a text, an object or None"),
+        "json_object": (lambda value: isinstance(value, bool), "True or False"),
+        "regex": (_or_none(_is_text), "a text or None"),
+        "grammar": (_or_none(_is_text), "a text or None"),
+        "choice": (_or_none(_is_listed_texts), "texts or None"),
+        "structural_tag": (_or_none(_is_text_or_object), "a text, an object or None"),
         "drafter": (_or_none(_is_text), "a text or None"),
         "plan": (lambda value: isinstance(value, PlanChanges), "PlanChanges"),
         "n": (_is_integer, "an integer"),

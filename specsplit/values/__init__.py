@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from specsplit.values.adaptive import Adaptive, Estimate
 from specsplit.values.arm import Arm
+from specsplit.values.constraint import Constraint, ConstraintKind
 from specsplit.values.control import AS_SET, Control
 from specsplit.values.host import Host
 from specsplit.values.logprobs import MAX_LOGPROBS, TokenLogprob, check_logprobs
@@ -29,6 +30,8 @@ __all__ = [
     "SERVICES",
     "Adaptive",
     "Arm",
+    "Constraint",
+    "ConstraintKind",
     "Control",
     "DrafterInfo",
     "DrafterKind",

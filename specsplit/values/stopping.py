@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -29,6 +30,10 @@ class Stopping:
     """True keeps going after the model's own end-of-sequence tokens."""
     min_tokens: int = 0
     """Generated tokens before which nothing that would end the output is picked, or looked for; at most `max_tokens`."""
+
+    def ends(self, eos_token_ids: Iterable[int]) -> frozenset[int]:
+        """The tokens that end a session; `eos_token_ids` are the model's own."""
+        return frozenset((*self.stop_token_ids, *(() if self.ignore_eos else eos_token_ids)))
 
     def __post_init__(self) -> None:
         require(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specsplit.errors import InvalidRequest
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed
@@ -13,6 +13,8 @@ from specsplit.v1 import cluster_pb2 as cluster_pb
 from specsplit.v1 import common_pb2 as pb
 from specsplit.v1 import coordinator_pb2 as coordinator_pb
 from specsplit.values import (
+    Constraint,
+    ConstraintKind,
     DrafterInfo,
     DrafterKind,
     FinishReason,
@@ -29,6 +31,9 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit.wire.limits import MAX_TOKEN_TEXT
+
+if TYPE_CHECKING:
+    from smg_grpc_proto.generated import vllm_engine_pb2 as gateway_pb  # pyright: ignore[reportMissingTypeStubs]
 
 _KINDS = {
     DrafterKind.NGRAM: pb.DRAFTER_KIND_NGRAM,
@@ -50,6 +55,9 @@ _FORMATS = {
 _FORMATS_BACK: dict[int, FeatureFormat] = {int(wire): each for each, wire in _FORMATS.items()}
 _REASONS = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FINISH_REASON_LENGTH}
 _REASONS_BACK: dict[int, FinishReason] = {int(wire): reason for reason, wire in _REASONS.items()}
+
+_Constrained: TypeAlias = pb.Constraint | coordinator_pb.GenerateRequest
+"""Messages of ours with the fields of a constraint. A gateway's has the same."""
 
 _MOST = 2**32 - 1
 """The largest sum that a message holds (uint32)."""
@@ -94,6 +102,32 @@ def check_bias(field: str, sampling: Sampling, vocab_size: int) -> None:
     for token, _ in sampling.logit_bias:
         if token >= vocab_size:
             raise InvalidRequest(f"{field}[{token}]", f"is outside the vocabulary of {vocab_size} tokens")
+
+
+def constraint_into(message: _Constrained, constraint: Constraint | None) -> None:
+    """Write a constraint into a message that has the fields of one."""
+    match constraint:
+        case None:
+            pass
+        case Constraint(kind=ConstraintKind.JSON_OBJECT):
+            message.json_object = True
+        case Constraint(kind=ConstraintKind.CHOICE):
+            message.choice.choices.extend(constraint.choices)
+        case Constraint():
+            setattr(message, constraint.kind, constraint.text)
+
+
+def constraint_from_wire(message: _Constrained | gateway_pb.SamplingParams) -> Constraint | None:
+    """Read the constraint of a message that has the fields of one. Raises InvalidRequest for one that is empty."""
+    match message.WhichOneof("constraint"):
+        case None:
+            return None
+        case "json_object":
+            return Constraint(ConstraintKind.JSON_OBJECT) if message.json_object else None
+        case "choice":
+            return Constraint(ConstraintKind.CHOICE, choices=tuple(message.choice.choices))
+        case kind:
+            return Constraint(ConstraintKind(kind), getattr(message, kind))
 
 
 def plan_to_wire(plan: Plan | PlanChanges) -> pb.Plan:

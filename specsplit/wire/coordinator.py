@@ -8,7 +8,7 @@ from typing import TypeAlias, cast
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from specsplit.errors import InvalidRequest, Unsupported
+from specsplit.errors import InvalidRequest
 from specsplit.membership import Cluster, Member, PlanInForce, TracingInForce
 from specsplit.requests import (
     ChatMessage,
@@ -73,15 +73,14 @@ def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
     if not request.seeded:
         message.sampling.ClearField("seed")
     _prompt_to_wire(request.prompt, message)
+    common.constraint_into(message, request.constraint)
     return message
 
 
 def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
-    """Raises InvalidRequest for no prompt, an unknown field or a value out of range or too long; Unsupported for what is not served yet."""
+    """Raises InvalidRequest for no prompt, an unknown field or a value out of range or too long."""
     check(message)
     refuse_unknown(message)
-    if message.HasField("json_schema"):
-        raise Unsupported("json_schema", "is not supported yet; leave it out")
     return GenerateRequest(
         prompt=_prompt_from_wire(message),
         request_id=message.request_id,
@@ -97,6 +96,7 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
         priority=message.priority,
         stream_interval=message.stream_interval or 1,
         include_stop_str_in_output=message.include_stop_str_in_output,
+        constraint=common.constraint_from_wire(message),
     )
 
 

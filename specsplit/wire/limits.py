@@ -29,8 +29,11 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_STRING = 1_000
 """Characters of one stop string."""
 MAX_STOP_TOKENS = 256
-MAX_SCHEMA = 2**20
-"""Characters of a JSON schema."""
+MAX_CONSTRAINT = 2**17
+"""Characters of a schema, an expression or a grammar: to compile so many takes some seconds at worst."""
+MAX_CHOICE_TEXTS = 256
+MAX_CHOICE_TEXT = 1_000
+"""Characters of one text to choose."""
 MAX_LOGGED_TOKENS = 2_048
 """Tokens of one step, or piece of output, that have log-probabilities."""
 MAX_TOKEN_TEXT = 1_000
@@ -75,6 +78,7 @@ class Limit:
 _NAME = Limit(length=MAX_NAME)
 _SCOPE = Limit(length=MAX_SCOPE)
 _TOKENS = Limit(entries=MAX_TOKENS)
+_CONSTRAINT = Limit(length=MAX_CONSTRAINT)
 _NODES = Limit(entries=MAX_NODES)
 _TREE = Limit(entries=MAX_NODES + 1)
 _PATH = Limit(entries=MAX_NODES + 1)
@@ -95,6 +99,11 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "Logprobs.top": _TOP,
         "Logprobs.picked_texts": Limit(MAX_LOGGED_TOKENS, MAX_TOKEN_TEXT),
         "Logprobs.top_texts": Limit(MAX_LOGGED_TOKENS * MAX_LOGPROBS, MAX_TOKEN_TEXT),
+        "Constraint.json_schema": _CONSTRAINT,
+        "Constraint.regex": _CONSTRAINT,
+        "Constraint.grammar": _CONSTRAINT,
+        "Constraint.structural_tag": _CONSTRAINT,
+        "ChoiceConstraint.choices": Limit(MAX_CHOICE_TEXTS, MAX_CHOICE_TEXT),
         "Vocabulary.digest": _NAME,
         "FeatureNeed.layers": Limit(entries=MAX_FEATURE_LAYERS),
         "FeatureNeed.projection": _NAME,
@@ -111,7 +120,10 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "GenerateRequest.stop": Limit(MAX_STOP_STRINGS, MAX_STOP_STRING),
         "GenerateRequest.drafter": _NAME,
         "GenerateRequest.resume_from": _TOKENS,
-        "GenerateRequest.json_schema": Limit(length=MAX_SCHEMA),
+        "GenerateRequest.json_schema": _CONSTRAINT,
+        "GenerateRequest.regex": _CONSTRAINT,
+        "GenerateRequest.grammar": _CONSTRAINT,
+        "GenerateRequest.structural_tag": _CONSTRAINT,
         "ChatPrompt.messages": Limit(entries=MAX_CHAT_MESSAGES),
         "ChatMessage.role": Limit(length=MAX_ROLE),
         "ChatMessage.content": Limit(length=MAX_TEXT),
@@ -172,17 +184,17 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "vllm.grpc.engine.GenerateRequest.request_id": _NAME,
         "vllm.grpc.engine.GenerateRequest.text": Limit(length=MAX_TEXT),
         "vllm.grpc.engine.GenerateRequest.extra_mm_inputs": Limit(entries=MAX_MEDIA),
-        "vllm.grpc.engine.GenerateRequest.kv_transfer_params_json": Limit(length=MAX_SCHEMA),
+        "vllm.grpc.engine.GenerateRequest.kv_transfer_params_json": Limit(length=MAX_TEXT),
         "vllm.grpc.engine.TokenizedInput.original_text": Limit(length=MAX_TEXT),
         "vllm.grpc.engine.TokenizedInput.input_ids": _TOKENS,
         "vllm.grpc.engine.SamplingParams.stop": Limit(MAX_STOP_STRINGS, MAX_STOP_STRING),
         "vllm.grpc.engine.SamplingParams.stop_token_ids": Limit(entries=MAX_STOP_TOKENS),
         "vllm.grpc.engine.SamplingParams.logit_bias": Limit(entries=MAX_BIASES),
-        "vllm.grpc.engine.SamplingParams.json_schema": Limit(length=MAX_SCHEMA),
-        "vllm.grpc.engine.SamplingParams.regex": Limit(length=MAX_SCHEMA),
-        "vllm.grpc.engine.SamplingParams.grammar": Limit(length=MAX_SCHEMA),
-        "vllm.grpc.engine.SamplingParams.structural_tag": Limit(length=MAX_SCHEMA),
-        "vllm.grpc.engine.ChoiceConstraint.choices": Limit(MAX_MEDIA, MAX_STOP_STRING),
+        "vllm.grpc.engine.SamplingParams.json_schema": _CONSTRAINT,
+        "vllm.grpc.engine.SamplingParams.regex": _CONSTRAINT,
+        "vllm.grpc.engine.SamplingParams.grammar": _CONSTRAINT,
+        "vllm.grpc.engine.SamplingParams.structural_tag": _CONSTRAINT,
+        "vllm.grpc.engine.ChoiceConstraint.choices": Limit(MAX_CHOICE_TEXTS, MAX_CHOICE_TEXT),
         "vllm.grpc.engine.KvTransferParams.remote_host": _NAME,
         "vllm.grpc.engine.MultimodalInputs.model_specific_tensors": Limit(entries=MAX_MEDIA),
         "vllm.grpc.engine.MultimodalInputs.mm_placeholders": Limit(entries=MAX_MEDIA),

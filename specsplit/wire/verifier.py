@@ -30,7 +30,7 @@ def endpoint_from_wire(message: pb.DrafterAddress) -> Endpoint:
 
 
 def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
-    return pb.DecodeRequest(
+    message = pb.DecodeRequest(
         request_id=request.request_id,
         token_ids=request.tokens,
         sampling=common.sampling_to_wire(request.sampling),
@@ -43,6 +43,8 @@ def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
         scope=request.scope,
         stream_interval=request.stream_interval,
     )
+    common.constraint_into(message.constraint, request.constraint)
+    return message
 
 
 def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: int = MAX_TOKENS) -> DecodeRequest:
@@ -70,6 +72,7 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
         message.committed,
         message.scope,
         message.stream_interval or 1,
+        common.constraint_from_wire(message.constraint),
     )
 
 

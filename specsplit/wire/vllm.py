@@ -22,6 +22,7 @@ from specsplit.v1 import common_pb2 as own_common_pb
 from specsplit.v1 import coordinator_pb2 as own_pb
 from specsplit.values import ModelInfo, TokenLogprob
 from specsplit.wire.checks import check
+from specsplit.wire.common import constraint_from_wire, constraint_into
 from specsplit.wire.coordinator import generate_from_wire as own_from_wire
 from specsplit.wire.coordinator import refuse_unknown
 
@@ -44,7 +45,6 @@ _CHUNK_BYTES: Final = 64 * 2**10
 """Bytes of an archive in one message."""
 _NO_MEDIA: Final = "is not supported, since only text is served; leave it out"
 _NO_TRANSFER: Final = "is not supported: KV does not move between engines; leave it out"
-_NO_CONSTRAINT: Final = "is not supported yet: output cannot be held to a schema or a grammar; leave it out"
 NOT_SERVED: Mapping[str, str] = MappingProxyType(
     {
         "mm_inputs": _NO_MEDIA,
@@ -53,13 +53,6 @@ NOT_SERVED: Mapping[str, str] = MappingProxyType(
         "kv_transfer_params": _NO_TRANSFER,
         "kv_transfer_params_json": _NO_TRANSFER,
         "data_parallel_rank": "is not supported: the coordinator chooses the verifier; leave it out",
-        "json_schema": _NO_CONSTRAINT,
-        "regex": _NO_CONSTRAINT,
-        "grammar": _NO_CONSTRAINT,
-        "structural_tag": _NO_CONSTRAINT,
-        "json_object": _NO_CONSTRAINT,
-        "choice": _NO_CONSTRAINT,
-        "grammar_from_first_token": _NO_CONSTRAINT,
         "prompt_logprobs": "is not supported yet: only output has log-probabilities; leave it out",
         "truncate_prompt_tokens": "is not supported: no prompt is cut; send one that fits",
     }
@@ -97,6 +90,7 @@ def _own(message: pb.GenerateRequest) -> own_pb.GenerateRequest:
         n=asked.n or 1,
         include_stop_str_in_output=asked.include_stop_str_in_output,
     )
+    constraint_into(own, constraint_from_wire(asked))
     if asked.HasField("logprobs"):
         own.logprobs = _not_negative("logprobs", asked.logprobs)
     match message.WhichOneof("input"):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -176,20 +177,61 @@ def test_what_we_refuse_is_status_400_with_our_sentence(
     assert caught.value.status_code == 400
 
 
-def test_what_we_do_not_have_is_status_501_with_our_sentence(client: openai.OpenAI) -> None:
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "arguments": {"type": "integer"}},
+    "required": ["name", "arguments"],
+    "additionalProperties": False,
+}
+
+
+def test_an_answer_is_held_to_a_schema(client: openai.OpenAI, own: Client) -> None:
+    expected = own.generate(OWN_CHAT, max_tokens=60, json_schema=SCHEMA)
+    held: Any = {"type": "json_schema", "json_schema": {"name": "call", "schema": SCHEMA, "strict": True}}
+    whole = client.chat.completions.create(model="target", messages=CHAT, max_tokens=60, response_format=held, **GREEDY)
+    (choice,) = whole.choices
+    assert choice.message.content == expected.text and choice.finish_reason == "stop"
+    assert {*json.loads(expected.text)} == {"name", "arguments"}
+
+
+def test_an_answer_is_parsed_as_the_caller_declares_it(client: openai.OpenAI) -> None:
+    from pydantic import BaseModel, ConfigDict, Field
+
+    class Function(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        name: str = Field(max_length=20)
+        arguments: int
+
+    answer = client.chat.completions.parse(
+        model="target", messages=CHAT, max_tokens=60, response_format=Function, **GREEDY
+    )
+    assert isinstance(answer.choices[0].message.parsed, Function)
+
+
+def test_an_answer_is_an_object(client: openai.OpenAI, own: Client) -> None:
+    expected = own.generate(OWN_CHAT, max_tokens=30, json_object=True)
+    answer = client.chat.completions.create(
+        model="target", messages=CHAT, max_tokens=30, response_format={"type": "json_object"}, **GREEDY
+    )
+    assert answer.choices[0].message.content == expected.text and expected.text.startswith("{")
+
+
+def test_a_tool_that_has_to_be_called_is_called_with_what_it_takes(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", "function": {"name": "count", "parameters": SCHEMA, "strict": True}}
+    answer = client.chat.completions.create(
+        model="target", messages=CHAT, max_tokens=80, tools=[tool], tool_choice="required", **GREEDY
+    )
+    (call, *_) = answer.choices[0].message.tool_calls or []
+    assert call.function.name == "count" and {*json.loads(call.function.arguments)} == {"name", "arguments"}
+
+
+def test_a_schema_that_cannot_be_compiled_is_status_400_with_its_place(client: openai.OpenAI) -> None:
     import openai
 
-    with pytest.raises(openai.InternalServerError, match=r"json_schema: is not supported yet") as caught:
-        client.chat.completions.create(model="target", messages=CHAT, response_format={"type": "json_object"})
-    assert caught.value.status_code == 501
-
-
-def test_refusals_close_the_way_to_nobody(client: openai.OpenAI) -> None:
-    import openai
-
+    wrong: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"properties": {"a": {"type": "z"}}}}}
     for _ in range(15):
-        with pytest.raises(openai.InternalServerError):
-            client.chat.completions.create(model="target", messages=CHAT, response_format={"type": "json_object"})
+        with pytest.raises(openai.BadRequestError, match="json_schema: cannot be compiled: at #/properties/a: "):
+            client.chat.completions.create(model="target", messages=CHAT, response_format=wrong)
     assert client.completions.create(model="target", prompt=PROMPT, max_tokens=2).choices[0].text
 
 

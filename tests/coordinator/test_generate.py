@@ -25,7 +25,15 @@ from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.rpc import dial
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
-from specsplit.values import DrafterKind, FinishReason, PlanChanges, SpeculationStatistics, Usage
+from specsplit.values import (
+    Constraint,
+    ConstraintKind,
+    DrafterKind,
+    FinishReason,
+    PlanChanges,
+    SpeculationStatistics,
+    Usage,
+)
 from specsplit.wire.coordinator import generate_events, generate_to_wire
 from specsplit_coordinator.members.member_state import KIND_ORDER
 from specsplit_coordinator.requests import generation
@@ -183,13 +191,23 @@ async def test_the_longest_prompt_that_leaves_room_for_one_token_is_taken(cluste
     assert (await cluster.client.generate([1] * 511)).usage.prompt_tokens == 511
 
 
-async def test_unsupported_and_unknown_fields_are_refused_over_the_wire(cluster: Cluster, say: Say) -> None:
+async def test_a_constraint_is_the_verifiers_to_compile(cluster: Cluster, say: Say) -> None:
+    """What one verifier cannot compile no other is asked for."""
+
+    async def refuse(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        raise InvalidRequest("json_schema", "cannot be compiled: at #: Invalid type: text")
+        yield  # pyright: ignore[reportUnreachable]
+
+    refusing, other = await cluster.add_verifier(refuse), await cluster.add_verifier(refuse, "v2")
+    with pytest.raises(InvalidRequest, match="json_schema: cannot be compiled: at #: Invalid type: text"):
+        await cluster.client.generate("x", json_schema={"type": "text"})
+    (asked,) = [*refusing.asked, *other.asked]
+    assert asked.constraint == Constraint(ConstraintKind.JSON_SCHEMA, '{"type": "text"}')
+
+
+async def test_unknown_fields_are_refused_over_the_wire(cluster: Cluster, say: Say) -> None:
     await cluster.add_verifier(say((5,)))
-    message = coordinator_pb2.GenerateRequest(text="x", json_schema="{}")
     async with dial(cluster.address) as channel:
-        call = coordinator_pb2_grpc.CoordinatorServiceStub(channel).Generate(message)
-        with pytest.raises(Exception, match="json_schema: is not supported yet"):
-            await anext(aiter(call))
         unknown = coordinator_pb2.GenerateRequest.FromString(
             coordinator_pb2.GenerateRequest(text="x").SerializeToString() + b"\xb8\x3e\x01"
         )

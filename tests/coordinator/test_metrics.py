@@ -11,10 +11,11 @@ from urllib.request import Request, urlopen
 import grpc
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from smg_grpc_proto.generated import vllm_engine_pb2
+from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 
 from specsplit.errors import DeadlineExceeded, Exhausted, SpecsplitError, Unavailable
 from specsplit.rpc import dial
-from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import DrafterKind, FinishReason
 from tests.support.otlp import receiving
 
@@ -104,9 +105,9 @@ async def test_what_ends_in_an_error_is_counted_by_its_status(start: Callable[..
     with pytest.raises(SpecsplitError):
         await cluster.client.generate("x", drafter="eagle9")
     async with dial(cluster.address) as channel:
-        stub = coordinator_pb2_grpc.CoordinatorServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match="json_schema: "):
-            await anext(aiter(stub.Generate(coordinator_pb2.GenerateRequest(text="x", json_schema=""))))
+        gateway = VllmEngineStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="data_parallel_rank: "):
+            await anext(aiter(gateway.Generate(vllm_engine_pb2.GenerateRequest(text="x", data_parallel_rank=0))))
     await cluster.add_verifier(say((5,), then_wait=True), max_sessions=1)
     with pytest.raises(DeadlineExceeded):
         await cluster.client.generate("x", timeout_s=0.5)

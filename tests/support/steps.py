@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
 from hypothesis import strategies as st
 
 from specsplit.features import LAST, FeatureNeed
+from specsplit.grammar import Grammars
 from specsplit.model import CausalLM, PageTable, RowPages
 from specsplit.speculation import Draft
 from specsplit.values import Sampling
 from specsplit_verifier.records.step import ChunkInput, EndFloor, StepInput, TreeInput
 from specsplit_verifier.target.extraction import Extractor
+from tests.support.grammars import LETTERS, grammars, states, write_letters
 from tests.support.kernels import samplings, trees
 from tests.support.sampling import counted
 
@@ -20,6 +26,12 @@ FIRST = 7
 def floors(vocab_size: int) -> st.SearchStrategy[EndFloor]:
     """Ends that may be picked at the roots of `trees` already, or only deeper."""
     return st.builds(EndFloor, st.integers(FIRST, FIRST + 4), st.lists(st.integers(0, vocab_size - 1), max_size=9))
+
+
+@cache
+def letters(vocab_size: int) -> Grammars:
+    """Grammars over a model whose tokens are letters."""
+    return grammars(write_letters(Path(mkdtemp()), vocab_size), vocab_size)
 
 
 @st.composite
@@ -49,6 +61,7 @@ def steps(draw: st.DrawFn, target: CausalLM, tables: list[PageTable]) -> StepInp
                 logprobs=draw(st.none() | st.sampled_from([0, 3, 20])),
                 counts=counted([1, 2, 3], 2) if sampling.penalised else None,
                 floor=draw(st.none() | floors(vocab_size)),
+                grammar=draw(st.none() | states(letters(vocab_size), LETTERS, vocab_size)),
             )
         )
     chunks: list[ChunkInput] = []

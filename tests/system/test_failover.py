@@ -34,6 +34,7 @@ from specsplit_coordinator.requests.run import ClusterAccess, Decoder
 from specsplit_verifier.edge.service import load_target
 from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.target.runner import TargetRunner
+from tests.support.grammars import SCHEMA
 from tests.support.rounding import assert_same_log_probabilities
 from tests.support.slow import slowly
 from tests.verifier.conftest import verifier_of
@@ -47,6 +48,8 @@ HOW: dict[str, dict[str, object]] = {
     "seeded": {"temperature": 0.9, "seed": 7},
     "penalties": {"temperature": 0.8, "seed": 3, "repetition_penalty": 1.3, "frequency_penalty": 0.8},
     "logprobs": {"temperature": 0.7, "seed": 5, "logprobs": 3},
+    "held to a schema": {"temperature": 0.9, "seed": 4, "json_schema": SCHEMA},
+    "held to a choice": {"choice": ["None", "values[0]"]},
     "two choices": {"temperature": 1.0, "seed": 9, "n": 2},
 }
 

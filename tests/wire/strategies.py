@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from specsplit.draft_events import FeaturesRead
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, FeatureNeed, Features
-from specsplit.values import Host
+from specsplit.values import Constraint, ConstraintKind, Host
 
 U32_MAX = 2**32 - 1
 DIGESTS = st.sampled_from(["0f" * 32, "ab" * 32])
@@ -29,6 +29,19 @@ hosts = st.just(Host()) | st.builds(
     Host, st.sampled_from(MACHINES), cores, st.integers(0, 16), st.sampled_from(["cpu", "cuda:1"])
 )
 """Not told, or one of two machines of twelve cores."""
+constraints = st.one_of(
+    st.builds(
+        Constraint,
+        st.sampled_from(sorted({*ConstraintKind} - {ConstraintKind.JSON_OBJECT, ConstraintKind.CHOICE})),
+        st.text(min_size=1, max_size=9),
+    ),
+    st.just(Constraint(ConstraintKind.JSON_OBJECT)),
+    st.builds(
+        Constraint,
+        st.just(ConstraintKind.CHOICE),
+        choices=st.lists(st.text(max_size=9), min_size=1, max_size=3).map(tuple),
+    ),
+)
 reads = st.builds(FeaturesRead, st.integers(0, U32_MAX))
 
 

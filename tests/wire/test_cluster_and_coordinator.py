@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit import membership, requests
-from specsplit.errors import InvalidRequest, Unsupported
+from specsplit.errors import InvalidRequest
 from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, verifier_pb2
 from specsplit.values import (
     SERVICES,
@@ -40,7 +40,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit.wire import cluster, coordinator
-from tests.wire.strategies import hosts, needs
+from tests.wire.strategies import constraints, hosts, needs
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -163,6 +163,7 @@ generates = st.builds(
     plan_changes,
     st.none() | st.integers(0, 20),
     st.integers(1, 16),
+    constraint=st.none() | constraints,
 )
 speculations = st.builds(SpeculationStatistics, U32, U32, U32, U32, U32)
 dones = st.builds(
@@ -259,14 +260,24 @@ def test_an_absent_sampling_stopping_and_plan_take_their_defaults() -> None:
     assert request == requests.GenerateRequest(requests.TextPrompt("x"))
 
 
-def test_what_is_not_supported_is_refused_by_name() -> None:
-    with pytest.raises(Unsupported) as caught:
-        coordinator.generate_from_wire(coordinator_pb2.GenerateRequest(text="x", json_schema=""))
-    assert caught.value.field == "json_schema"
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("json_schema", ""),
+        ("regex", ""),
+        ("grammar", ""),
+        ("structural_tag", ""),
+        ("choice", common_pb2.ChoiceConstraint()),
+    ],
+)
+def test_a_constraint_that_is_empty_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match="is empty") as caught:
+        coordinator.generate_from_wire(coordinator_pb2.GenerateRequest(text="x", **{field: value}))
+    assert caught.value.field == field
 
 
 def test_values_that_ask_for_nothing_are_let_through() -> None:
-    message = coordinator_pb2.GenerateRequest(text="x", n=1)
+    message = coordinator_pb2.GenerateRequest(text="x", n=1, json_object=False)
     assert coordinator.generate_from_wire(message).prompt == requests.TextPrompt("x")
 
 

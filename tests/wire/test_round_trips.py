@@ -34,7 +34,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit.wire import common, drafter, verifier, watching
-from tests.wire.strategies import features, hosts, layouts, needs, reads
+from tests.wire.strategies import constraints, features, hosts, layouts, needs, reads
 
 VOCAB = 50
 u32 = st.integers(0, 2**32 - 1)
@@ -76,7 +76,7 @@ stoppings = st.builds(Stopping, st.none() | st.integers(9, 10**6), tokens, st.bo
 endpoints = st.builds(Endpoint, st.text(max_size=8), st.just("host:1"), needs)
 decodes = st.builds(
     DecodeRequest, st.text(max_size=9), tokens, samplings, stoppings, plan_changes, st.none() | endpoints,
-    st.none() | st.integers(0, 20), st.booleans(), scope=scopes,
+    st.none() | st.integers(0, 20), st.booleans(), scope=scopes, constraint=st.none() | constraints,
 )  # fmt: skip
 resumed = st.builds(
     DecodeRequest, st.text(max_size=9), tokens.filter(lambda ids: len(ids) > 1), samplings, st.just(Stopping()),

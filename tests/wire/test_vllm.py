@@ -15,6 +15,8 @@ from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.membership import Member
 from specsplit.requests import Delta, Done, GenerateRequest, TextPrompt, TokenPrompt
 from specsplit.values import (
+    Constraint,
+    ConstraintKind,
     DrafterInfo,
     DrafterKind,
     FinishReason,
@@ -146,6 +148,24 @@ def test_a_number_out_of_range_is_refused_by_name(sampling: dict[str, Any], sent
         read(**sampling)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("json_schema", "{}", Constraint(ConstraintKind.JSON_SCHEMA, "{}")),
+        ("regex", "a*", Constraint(ConstraintKind.REGEX, "a*")),
+        ("grammar", 'start: "a"', Constraint(ConstraintKind.GRAMMAR, 'start: "a"')),
+        ("structural_tag", "{}", Constraint(ConstraintKind.STRUCTURAL_TAG, "{}")),
+        ("json_object", True, Constraint(ConstraintKind.JSON_OBJECT)),
+        ("json_object", False, None),
+        ("choice", pb.ChoiceConstraint(choices=["a", "b"]), Constraint(ConstraintKind.CHOICE, choices=("a", "b"))),
+    ],
+)
+def test_a_constraint_is_ours(field: str, value: object, expected: Constraint | None) -> None:
+    """It holds from the first token on, whatever a gateway says of that."""
+    assert read(**{field: value}).constraint == expected
+    assert read(**{field: value}, grammar_from_first_token=True).constraint == expected
+
+
 def test_a_request_without_a_prompt_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="input: is absent, expected tokenized or text"):
         vllm.generate_from_wire(pb.GenerateRequest(request_id="r"))
@@ -154,14 +174,6 @@ def test_a_request_without_a_prompt_is_refused() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("json_schema", "{}"),
-        ("regex", "a*"),
-        ("grammar", "root ::= a"),
-        ("structural_tag", "{}"),
-        ("json_object", True),
-        ("json_object", False),
-        ("choice", pb.ChoiceConstraint(choices=["a"])),
-        ("grammar_from_first_token", True),
         ("prompt_logprobs", 0),
         ("truncate_prompt_tokens", -1),
     ],

@@ -62,4 +62,5 @@ class EngineRequest:
             committed=len(answer.tokens),
             scope=self.scope,
             stream_interval=1 if request.stop else request.stream_interval,
+            constraint=request.constraint,
         )

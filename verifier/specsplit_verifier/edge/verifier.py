@@ -20,9 +20,10 @@ from specsplit.values import AS_SET, Adaptive, Control, Load, ModelInfo, Plan, P
 from specsplit.wire.watching import Watched
 from specsplit_verifier.drafters.streams import DrafterStreams
 from specsplit_verifier.edge.callers import Callers
+from specsplit_verifier.edge.constraints import Constraints
 from specsplit_verifier.engine.engine import Engine
 from specsplit_verifier.policy.adaptive.choice import bound_of, controller_for
-from specsplit_verifier.records.events import Cancel, DrafterLost, FromDrafter, Output
+from specsplit_verifier.records.events import Cancel, Constrained, DrafterLost, FromDrafter, Output
 from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.report.telemetry import Telemetry
 from specsplit_verifier.target.runner import TargetRunner
@@ -45,6 +46,7 @@ class Verifier:
         self.info: ModelInfo = replace(runner.target.info, looks_up=settings.lookup)
         self._settings = settings
         self._wanted = PlanOrder()
+        self._constraints = Constraints(settings.model, self.info)
         self.engine = Engine(runner, settings, self, clock, thread=thread)
         self.streams = DrafterStreams(settings, clock, self._from_drafter)
         self._loop = asyncio.get_running_loop()
@@ -67,8 +69,10 @@ class Verifier:
     async def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
         """Decode one session. Closing the iterator frees it. Raises SpecsplitError."""
         with self._callers.waiting() as (session, outputs):
+            grammar = await self._constraints.state(request)
             traceparent = self._telemetry.submitted(session, request)
-            self.engine.post(replace(request, session=session, traceparent=traceparent))
+            submitted = replace(request, session=session, traceparent=traceparent)
+            self.engine.post(submitted if grammar is None else Constrained(submitted, grammar))
             failure: SpecsplitError | None = None
             try:
                 while True:
@@ -182,6 +186,7 @@ class Verifier:
     async def close(self) -> None:
         """End the streams and the engine thread."""
         self._watching_steps.cancel()
+        self._constraints.close()
         await self.streams.close()
         await asyncio.to_thread(self.engine.stop)
 

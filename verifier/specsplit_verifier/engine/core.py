@@ -9,18 +9,20 @@ from dataclasses import dataclass, field, replace
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
 from specsplit.features import Features
+from specsplit.grammar import GrammarState
 from specsplit.membership import HandOver, PlanOrder, Roster
 from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
 from specsplit.records import PlanRecord, TurnCosts
 from specsplit.sessions import DecodeRequest, Finished, Preempted
 from specsplit.speculation import Draft
-from specsplit.values import FinishReason, Load, ModelInfo, NoDrafts
+from specsplit.values import Load, ModelInfo, NoDrafts
 from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.engine.stopwatch import Stopwatch
 from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.policy.planner import Pause, Planner, Schedule
 from specsplit_verifier.records.events import (
     Cancel,
+    Constrained,
     DrafterLost,
     FromDrafter,
     Output,
@@ -118,6 +120,8 @@ class EngineCore:
         match event:
             case DecodeRequest():
                 self._submit(event)
+            case Constrained():
+                self._submit(event.request, event.grammar)
             case Cancel():
                 session = self._scheduler.find(event.session)
                 if session is not None:
@@ -263,6 +267,8 @@ class EngineCore:
             f"the target has no token for position {draft.positions[0] + 1}: its logits there are NaN or infinite; its weights are broken, "
             "or its dtype is too narrow for this text (dtype float32 is the widest)"
         )
+        if session.grammar is not None and session.grammar.problem:
+            error = session.grammar.failure
         if len(draft.tokens) > 1:
             self._drafters.give_up(session, error)
             return
@@ -308,29 +314,28 @@ class EngineCore:
             failed=output.failed,
         )
 
-    def _submit(self, request: DecodeRequest) -> None:
+    def _submit(self, request: DecodeRequest, grammar: GrammarState | None = None) -> None:
         try:
-            session = self._session(request)
-            if session.generated >= session.stops.max_tokens:  # the pool where it began was larger
-                ended = Finished(FinishReason.LENGTH, None, session.usage, session.counters.totals)
+            session = self._session(request, grammar)
+            if (reason := session.ended) is not None:
+                ended = Finished(reason, None, session.usage, session.counters.totals)
                 self._outputs.append((session.id, ended))
             else:
                 self._scheduler.submit(session)
         except SpecsplitError as error:
             self._outputs.append((request.session, error))
 
-    def _session(self, request: DecodeRequest) -> Session:
+    def _session(self, request: DecodeRequest, grammar: GrammarState | None) -> Session:
         """Raises InvalidRequest if prompt and output exceed the context."""
         plan, stopping = self._planner.plan_of(request.plan), request.stopping
-        own_ends = () if stopping.ignore_eos else self._info.eos_token_ids
         stops = StopRule(
             self._scheduler.max_tokens_of(request.prompt_tokens, stopping.max_tokens, plan.num_draft_tokens),
-            frozenset((*stopping.stop_token_ids, *own_ends)),
+            stopping.ends(self._info.eos_token_ids),
             stopping.min_tokens,
         )
         drafter = NoDrafter(needed=request.drafter is not None)
         table, tokens = self._scheduler.kv.table(), list(request.tokens)
-        return Session(request.session, request, plan, stops, table, tokens, 0, drafter)
+        return Session(request.session, request, plan, stops, table, tokens, 0, drafter, grammar=grammar)
 
     def _order(self, order: PlanOrder) -> None:
         """An operator wants this from now on."""

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from specsplit.draft_events import ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.grammar import GrammarState
 from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
 from specsplit.sessions import DecodeEvent, DecodeRequest
 from specsplit_verifier.records.step import StepResult
@@ -17,6 +18,14 @@ Output = DecodeEvent | SpecsplitError
 """What a caller of Decode gets; an error ends it too."""
 Sends = list[tuple[str, int, ToDrafter]]
 """(drafter address, session, what it is told), in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constrained:
+    """A request whose output is held to its constraint, which has been compiled."""
+
+    request: DecodeRequest
+    grammar: GrammarState
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,7 @@ class Stop:
     """End the engine thread."""
 
 
-SessionEvent = DecodeRequest | Cancel | FromDrafter | DrafterLost | Roster | HandOver | PlanOrder
+SessionEvent = DecodeRequest | Constrained | Cancel | FromDrafter | DrafterLost | Roster | HandOver | PlanOrder
 """What happens to sessions: a request begins one. Of a HandOver the source is the address of the drafter, by which a verifier knows it."""
 Inbound = SessionEvent | StartWave | Stop
 

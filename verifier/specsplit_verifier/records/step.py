@@ -9,6 +9,7 @@ from itertools import chain
 
 from specsplit.errors import SpecsplitError
 from specsplit.features import Features
+from specsplit.grammar import GrammarState
 from specsplit.model.pages.batch import Row
 from specsplit.ranks.lockstep import NOTHING, Proposal
 from specsplit.records import StepRecord
@@ -43,6 +44,8 @@ class TreeInput(Row):
     """What its penalties count of the committed tokens; None: it has none. The session's own, which stands still while the step is run."""
     floor: EndFloor | None = None
     """What may not be picked yet; None: anything may be."""
+    grammar: GrammarState | None = None
+    """What its output is held to; None: nothing. The session's own, which stands still while the step is run."""
     undrafted: NoDraftsCause | None = None
     """Why it brings its root alone; None: it does not."""
 

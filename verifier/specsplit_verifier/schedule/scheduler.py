@@ -146,6 +146,7 @@ def _tree(session: Session, draft: Draft, crowded_out: Collection[int]) -> TreeI
         logprobs=request.logprobs,
         counts=counts,
         floor=session.floor,
+        grammar=session.grammar,
         undrafted=_cause(session, crowded_out) if len(draft.tokens) == 1 else None,
     )
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from specsplit.grammar import GrammarState
 from specsplit.model.pages.pool import PageTable
 from specsplit.sampling import TokenCounts
 from specsplit.sessions import DecodeRequest, Finished, Tokens
@@ -93,6 +94,8 @@ class Session:
     counters: SessionCounters = field(default_factory=SessionCounters)
     cached_tokens: int | None = None
     """Tokens of its prompt whose KV was there when it began; None until then."""
+    grammar: GrammarState | None = None
+    """What its output is held to, as far as that is committed; None: nothing."""
 
     def __post_init__(self) -> None:
         if self.request.sampling.penalised:
@@ -119,6 +122,22 @@ class Session:
         if not self.stops.token_ids or self.generated >= self.stops.min_tokens:
             return None
         return EndFloor(self.prompt_length + self.stops.min_tokens, sorted(self.stops.token_ids))
+
+    @property
+    def ended(self) -> FinishReason | None:
+        """Why nothing is left to be generated; None: something is."""
+        if self.grammar is not None and self.grammar.complete:
+            return FinishReason.STOP
+        # The pool where it began may have been larger.
+        return FinishReason.LENGTH if self.generated >= self.stops.max_tokens else None
+
+    def _cut(self, fresh: list[int]) -> tuple[list[int], FinishReason | None, int | None]:
+        """Cut what a step has accepted; see `StopRule.cut`. Nothing follows an output that its grammar says is complete."""
+        kept, reason, stop_token = self.stops.cut(self.generated, fresh)
+        if self.grammar is None:
+            return kept, reason, stop_token
+        kept = kept[: self.grammar.advance(kept)]
+        return (kept, FinishReason.STOP, None) if self.grammar.complete else (kept, reason, stop_token)
 
     def refused_by(self, address: str, now: float) -> bool:
         """True if a drafter would not have it, and is not to be asked again yet."""
@@ -214,7 +233,7 @@ class Session:
         path, drafter, counters = accepted.path, self.drafter, self.counters
         attached, held_since = len(draft.tokens) > 1 or drafter.attached, drafter.held_since
         tree = drafter.view(draft) if watched else None
-        kept, reason, stop_token = self.stops.cut(self.generated, accepted.commits(draft))
+        kept, reason, stop_token = self._cut(accepted.commits(draft))
         self.tokens += kept
         reroot = Reroot()
         if reason is None:

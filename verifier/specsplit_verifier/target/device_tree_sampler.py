@@ -10,7 +10,7 @@ The path of a tree has D places, of which as many are real as were accepted; so 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -33,7 +33,7 @@ from specsplit.sampling.pick import Paths
 from specsplit.values import Sampling
 from specsplit_verifier.records.feed import Recipe
 from specsplit_verifier.records.step import Accepted, StepInput, TreeInput
-from specsplit_verifier.target.end_floor import barred, without
+from specsplit_verifier.target.bars import Bar, Bars
 from specsplit_verifier.target.extraction import Extractor, Made, Wanted, by_recipe, parted
 from specsplit_verifier.target.logprobs import listed, measured
 from specsplit_verifier.target.sampler import TreeRows, paths_of
@@ -52,6 +52,7 @@ class DeviceTreeSampler:
         self._target = target
         self._extractor = extractor
         self._staging = StagingBuffer(target.device)
+        self._bars = Bars()
         self._rows: TreeRows[UnsentRows] = TreeRows(DeviceBatch, target.info.vocabulary.size, target.device)
         self._trial()
 
@@ -70,19 +71,22 @@ class DeviceTreeSampler:
             on_host(walked)
 
     def prepare(self, step: StepInput) -> Accept:
-        """Do nothing yet, since the device uses none of it before the forward is over. The function that is returned waits for one copy."""
-        return partial(self._accept, step)
+        """Begin what a grammar needs, and nothing else yet: the device uses none of it before the forward is over.
+
+        The function that is returned waits for one copy.
+        """
+        return partial(self._accept, step, self._bars.begin(step.trees))
 
     @torch.inference_mode()
-    def _accept(self, step: StepInput, logits: Tensor, hidden: Hidden) -> Outcome:
+    def _accept(
+        self, step: StepInput, bars: Callable[[UploadArray], Bar] | None, logits: Tensor, hidden: Hidden
+    ) -> Outcome:
         upload = self._staging.begin()
         trees = DeviceTrees.of(step.trees, upload)
         asked = AskedLogprobs.of(step.trees, trees, upload)
         wanted = WantedFeatures.of(step, trees, upload)
         rows, paths = self._rows.of(step.trees).sent(upload), paths_of(step.trees)
-        cells = barred(step.trees)
-        barring = upload(cells) if cells.size else None
-        picked, walked = self._walk(trees, rows, logits, paths, upload, barring)
+        picked, walked = self._walk(trees, rows, logits, paths, upload, bars and bars(upload))
         nodes = trees.nodes(walked)
         copied = to_host((*walked, *asked.measure(logits, picked, nodes)))
         features = wanted.gather(self._extractor, hidden, nodes)  # behind the copy above, so as not to delay it
@@ -101,7 +105,7 @@ class DeviceTreeSampler:
         logits: Tensor,
         paths: Paths,
         upload: UploadArray,
-        barring: Tensor | None = None,
+        bar: Bar | None = None,
     ) -> tuple[Tensor, Walked]:
         """Send the uploads, pick behind every token, walk, and move the KV of accepted nodes -> picks int64 [n], accepted paths."""
         pool, device = self._target.pool, self._target.device
@@ -109,7 +113,7 @@ class DeviceTreeSampler:
         self._staging.send()
         tables = follow()
         with launching_on(device):
-            allowed = logits if barring is None else without(logits, barring)
+            allowed = logits if bar is None else bar(logits)
             picked = rows.pick(allowed, trees.positions, paths)
             walked = trees.walk(picked)
             compact(self._target.kv, tables, pool.page_size, trees.tables, trees.roots, walked.paths, walked.lengths)

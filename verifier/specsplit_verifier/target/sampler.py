@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -22,7 +23,7 @@ from specsplit.sampling import (
 )
 from specsplit.values import Sampling
 from specsplit_verifier.records.step import TreeInput
-from specsplit_verifier.target.end_floor import barred, without
+from specsplit_verifier.target.bars import Bars
 
 NOISE_BYTES = 64 * 2**20  # rows of noise kept: the next step asks again for most positions of this one
 MOST_SHAPES = 64
@@ -83,15 +84,16 @@ class Sampler:
         self._device = device
         self._noise = NoiseCache(NOISE_BYTES)
         self._beside = ThreadPoolExecutor(1, "noise")
+        self._bars = Bars()
         self._rows: TreeRows[SamplingRows] = TreeRows(SamplingBatch, vocab_size, device)
 
     def prepare(self, trees: Sequence[TreeInput]) -> Pick:
         """Prepare picking behind these drafts, before their forward: the noise is made while that runs."""
-        picked, cells = self._prepare(trees), barred(trees)
-        if not cells.size:
+        bars, picked = self._bars.begin(trees), self._prepare(trees)
+        if bars is None:
             return picked
-        barring = on_device(cells, self._device)
-        return lambda logits: picked(without(logits, barring))
+        upload = partial(on_device, device=self._device)
+        return lambda logits: picked(bars(upload)(logits))
 
     def _prepare(self, trees: Sequence[TreeInput]) -> Pick:
         if all(tree.sampling.plain for tree in trees):

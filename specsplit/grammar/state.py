@@ -1,0 +1,155 @@
+"""Where the output of one session stands in its grammar, and what may follow there and behind what is drafted.
+
+n   tokens of a draft, root first      W   words of 32 tokens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from specsplit.errors import InvalidRequest
+from specsplit.grammar.problems import sentence_of
+from specsplit.grammar.tokens import Tokens
+from specsplit.values import ConstraintKind
+
+Words: TypeAlias = NDArray[np.int32]
+"""A bit for every token, the lowest of a word first; 1: it may be picked."""
+
+
+class Recipe(Protocol):
+    """A compiled constraint (`Compiled`)."""
+
+    kind: Final[ConstraintKind]
+    tokens: Final[Tokens]
+    spent: bool
+
+    def matcher(self) -> LLMatcher: ...
+
+    def fresh(self) -> LLMatcher: ...
+
+
+class GrammarState:
+    """The state of one output. One thread at a time."""
+
+    def __init__(self, compiled: Recipe, ends: Collection[int], own_ends: Collection[int]) -> None:
+        """`ends`: tokens that end the output. They may be picked where the text may end; those that are text of the grammar may be, too.
+
+        `own_ends`: end tokens of the model, which are no text.
+        """
+        self._compiled = compiled
+        self._matcher = compiled.matcher()
+        self._tokens: list[int] = []
+        self._ends = frozenset(ends)
+        self._end_bits = self._bits(ends)
+        self._text_bits = ~self._bits((*own_ends, compiled.tokens.end))
+        """The tokens that may be text."""
+        self.complete = False
+        """True once nothing more may follow."""
+        self.problem = ""
+        """Why it cannot be said any more what may follow; empty: it can."""
+
+    @property
+    def broken(self) -> bool:
+        """True if the tokens so far are none of the grammar, or it is too complex to say so."""
+        return self._matcher.is_error()
+
+    @property
+    def failure(self) -> InvalidRequest:
+        """The problem as an error for the caller."""
+        return InvalidRequest(self._compiled.kind, self.problem)
+
+    @property
+    def _dead_end(self) -> str:
+        """Why nothing may follow where the matcher stands."""
+        if not self.broken or "NoExtension" in self._matcher.get_error():
+            return "allows no token of this model"
+        return f"is too complex ({sentence_of(self._matcher.get_error())})"
+
+    @property
+    def _at_end(self) -> bool:
+        """True if the matcher stands where nothing more may follow."""
+        return self._matcher.is_stopped() and self._matcher.is_accepting()
+
+    def advance(self, tokens: Sequence[int]) -> int:
+        """Take in tokens that are committed -> how many the output keeps of them: it ends where it is complete."""
+        for count, token in enumerate(tokens):
+            if self.complete:
+                return count
+            self._tokens.append(token)
+            self.complete = self._matcher.consume_token(token) and self._at_end
+        return len(tokens)
+
+    def masks(self, tokens: Sequence[int], parents: Sequence[int]) -> Words:
+        """What may be picked behind every token of a draft [n, W]: of a token that may not be picked itself, or ends the text, anything.
+
+        Nothing may, in all that has not been walked to, if the grammar gets too complex on the way.
+        """
+        words = np.full((len(tokens), len(self._end_bits)), -1, dtype=np.int32)
+        if not self._walk(tokens, parents, words):
+            self._begin_anew()
+            words[:] = 0
+            if not self._walk([tokens[0]], [-1], words[:1]):
+                words[0] = 0
+        if not words[0].any():
+            self.problem = f"{self._dead_end} behind {len(self._tokens)} tokens of output"
+        return words
+
+    def _walk(self, tokens: Sequence[int], parents: Sequence[int], words: Words) -> bool:
+        """Fill in the masks, depth first, and go back to the root. False if the matcher fails on the way."""
+        matcher, depth, below = self._matcher, 0, _children(parents)
+        left = [(0, 0)]
+        while left:
+            node, level = left.pop()
+            if level:
+                matcher.rollback(depth - level + 1)
+                matcher.consume_token(tokens[node])
+            depth = level
+            if level and self._at_end:
+                continue  # the text is complete: what is picked behind it goes nowhere
+            self._fill(words[node])
+            if matcher.is_error():
+                return False
+            left += ((child, level + 1) for child in below[node] if self._goes_on(words[node], tokens[child]))
+        matcher.rollback(depth)
+        return not matcher.is_error()
+
+    def _goes_on(self, allowed: Words, token: int) -> bool:
+        return token not in self._ends and _has(allowed, token)
+
+    def _fill(self, row: Words) -> None:
+        """Fill in what may follow here."""
+        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        may_end = _has(row, self._compiled.tokens.end)
+        row &= self._text_bits
+        if may_end:
+            row |= self._end_bits
+
+    def _bits(self, tokens: Collection[int]) -> Words:
+        """The words [W] of these tokens."""
+        bits = np.zeros((self._compiled.tokens.count + 31) // 32, dtype=np.uint32)
+        for token in tokens:
+            bits[token >> 5] |= np.uint32(1 << (token & 31))
+        return bits.view(np.int32)
+
+    def _begin_anew(self) -> None:
+        """Go to where the output stands with an automaton of its own: the shared one may have learnt as much as it may."""
+        self._compiled.spent = True
+        self._matcher = self._compiled.fresh()
+        self._matcher.consume_tokens(self._tokens)
+
+
+def _has(words: Words, token: int) -> bool:
+    return bool(words[token >> 5] >> (token & 31) & 1)
+
+
+def _children(parents: Sequence[int]) -> list[list[int]]:
+    children: list[list[int]] = [[] for _ in parents]
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            children[parent].append(node)
+    return children
