@@ -8,13 +8,14 @@ from scripts.dashboards.expressions import rules
 from scripts.printed import ROOT, finish
 from specsplit.observe.metric import Kind, Metric, Service
 from specsplit.observe.metric_table import TABLE, metrics_of
+from specsplit.observe.vllm_table import DIFFERENT, ENGINE, MODEL_NAME, POSITION, VLLM_TABLE
 
 PAGE = ROOT / "docs" / "metrics.md"
 
 INTRODUCTION = """\
 # Metrics
 
-<!-- Printed by `python -m scripts.print_metrics`; edit specsplit/observe/metric_table.py and deploy/prometheus/rules, not this page. -->
+<!-- Printed by `python -m scripts.print_metrics`; edit the tables in specsplit/observe and deploy/prometheus/rules, not this page. -->
 
 Every process serves its metrics at `http://HOST:PORT/metrics` once `metrics_listen` says where; empty, as it is by default, means off.
 The format is OpenMetrics, or Prometheus' older text for a client that does not ask for it. Histograms marked *exemplars* carry the
@@ -31,6 +32,17 @@ trace ids of requests that were traced.
 The dashboards in [`deploy/grafana/dashboards`](../deploy/grafana/dashboards) show all of them; they are written by
 `python -m scripts.dashboards`. How Prometheus finds the processes stands in
 [`deploy/prometheus/prometheus.yml`](../deploy/prometheus/prometheus.yml).
+"""
+
+VLLM = """\
+## Under vLLM's names
+
+With the setting `vllm_metrics` of coordinators and verifiers, which is off by default, these are there as well, so that a dashboard that
+was made for vLLM has data. Each means what it means in vLLM (0.32, V1 engine), and has its labels.
+"""
+
+NOT_VLLM = """\
+What looks alike and is not the same is not exposed under vLLM's name:
 """
 
 ALERTS = """\
@@ -54,6 +66,23 @@ def _name(metric: Metric) -> str:
 def _labels(metric: Metric) -> Iterator[str]:
     for label in metric.labels:
         yield f"{label.name}: {', '.join(f'`{value}`' for value in label.values)}"
+
+
+def _vllm() -> Iterator[str]:
+    yield VLLM
+    yield "| metric | kind | of | labels | meaning |"
+    yield "|---|---|---|---|---|"
+    for metric in VLLM_TABLE:
+        services = ", ".join(service.value for service in metric.services)
+        labels = ", ".join(label.name for label in metric.labels)
+        yield f"| `{_name(metric)}` | {metric.kind.value} | {services} | {labels} | {metric.help} |"
+    yield ""
+    for label in (MODEL_NAME, ENGINE, POSITION):
+        yield f"* `{label.name}`: {', '.join(label.values)}."
+    yield ""
+    yield NOT_VLLM
+    yield from (f"* `{name}`: {why}." for name, why in DIFFERENT.items())
+    yield ""
 
 
 def _bounds() -> Iterator[str]:
@@ -89,6 +118,7 @@ def page() -> str:
     for service in Service:
         lines += [f"## {service.value}", "", "| metric | kind | labels | meaning |", "|---|---|---|---|"]
         lines += [*(_row(metric) for metric in metrics_of(service)), ""]
+    lines += [*_vllm()]
     lines += ["## Bounds of the histograms", "", *_bounds(), "", ALERTS, *_alerts()]
     return "\n".join(lines).rstrip("\n") + "\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +65,23 @@ def _at_its_path(metrics: WSGIApplication) -> WSGIApplication:
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-        status, headers, body = _refusal(method, path) or _answer(metrics, {**environ, "REQUEST_METHOD": "GET"})
+        asked = {**environ, "REQUEST_METHOD": "GET", "HTTP_ACCEPT": _keeping_colons(environ.get("HTTP_ACCEPT", ""))}
+        status, headers, body = _refusal(method, path) or _answer(metrics, asked)
         start_response(status, [*headers, ("Content-Length", str(len(body)))])
         return [] if method == "HEAD" else [body]
 
     return answer
+
+
+def _keeping_colons(accept: str) -> str:
+    """A header Accept under which the library writes names in OpenMetrics as they are; else it has underscores for the colons of vLLM's."""
+
+    def unescaped(words: Sequence[str]) -> Sequence[str]:
+        if words[0].strip() != "application/openmetrics-text":
+            return words
+        return [*(word for word in words if not word.strip().startswith("escaping=")), "escaping=allow-utf-8"]
+
+    return ",".join(";".join(unescaped(kind.split(";"))) for kind in accept.split(","))
 
 
 def _refusal(method: str, path: str) -> Answer | None:

@@ -49,6 +49,20 @@ class Gauge:
         self.value = value
 
 
+class Share:
+    """One gauge as a share of another, read when it is asked for; 0 where the other is 0."""
+
+    __slots__ = ("_part", "_whole")
+
+    def __init__(self, part: Gauge, whole: Gauge) -> None:
+        self._part = part
+        self._whole = whole
+
+    @property
+    def value(self) -> float:
+        return self._part.value / self._whole.value if self._whole.value else 0.0
+
+
 class Histogram:
     """One series of buckets; the last is what exceeds every bound."""
 
@@ -77,7 +91,7 @@ class Histogram:
             yield (bound, float(count)) if exemplar is None else (bound, float(count), exemplar)
 
 
-Instrument = Counter | Gauge | Histogram
+Instrument = Counter | Gauge | Share | Histogram
 _T = TypeVar("_T", Counter, Gauge, Histogram)
 
 
@@ -108,6 +122,10 @@ class Instruments(Collector):
     def histogram(self, metric: Metric, *labels: str) -> Histogram:
         """The series of a histogram with these label values. KeyError if the table has none."""
         return _expected(self._series[metric][labels], Histogram)
+
+    def also(self, metric: Metric, labels: tuple[str, ...], instrument: Instrument) -> None:
+        """Expose an instrument as a series of a metric that is not in the table, under a second name for instance."""
+        self._series.setdefault(metric, {})[labels] = instrument
 
     def collect(self) -> Iterable[Family]:
         """Collect the families that prometheus-client renders."""
@@ -140,11 +158,11 @@ def _family(metric: Metric, series: dict[tuple[str, ...], Instrument]) -> Family
     counter = CounterMetricFamily(metric.name, metric.help, labels=names, unit=metric.unit)
     gauge = GaugeMetricFamily(metric.name, metric.help, labels=names, unit=metric.unit)
     histogram = HistogramMetricFamily(metric.name, metric.help, labels=names, unit=metric.unit)
-    for labels, instrument in series.items():
+    for labels, instrument in tuple(series.items()):  # at once: the event loop may add one meanwhile
         match instrument:
             case Counter():
                 counter.add_metric(labels, instrument.value)
-            case Gauge():
+            case Gauge() | Share():
                 gauge.add_metric(labels, instrument.value)
             case Histogram():
                 histogram.add_metric(labels, list(instrument.buckets()), instrument.total)

@@ -67,6 +67,8 @@ class CoordinatorSettings(ServiceSettings):
     """Tokens of prompts and answers that one client may use in a minute; what has begun is not cut off. Unset: no quota."""
     metrics_clients: str = ""
     """Clients that have metrics of their own, with commas between, at most 32; all others are counted together. Empty: all are."""
+    vllm_metrics: bool = False
+    """What vLLM measures too is exposed under its names as well, for dashboards that were made for vLLM (docs/metrics.md)."""
     web_listen: str = ""
     """host:port of a page that shows the cluster at work, texts included, over plain HTTP; port 0 takes any free one. Empty: no page."""
 

@@ -129,6 +129,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "log_format",
             "metrics_listen",
             "metrics_clients",
+            "vllm_metrics",
             "trace_endpoint",
             "trace_level",
             "trace_ratio",

@@ -93,6 +93,8 @@ class VerifierSettings(EngineSettings):
     """A step that takes longer than this, and than 50 times what its like take, hangs: the verifier hands its sessions back and exits.
     If it is not set, 10 s will do where a step of its size has run before; but not for a rank, or a target with tp_size, whose steps
     wait for other processes: there it must be more than rank_timeout_s."""
+    vllm_metrics: bool = False
+    """What vLLM measures too is exposed under its names as well, for dashboards that were made for vLLM (docs/metrics.md)."""
     inflate_layers: Count = Field(default=0, ge=0)
     """Benchmarks only: add layers that change nothing until there are this many; 0 adds none."""
     random_weights: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.errors import SpecsplitError
 from specsplit.values import PlanChanges
-from tests.deploy.live import needs_prometheus, prometheus
+from tests.deploy.live import needs_prometheus, prometheus, query
 from tests.support.scrape import Places, eventually
 
 TARGET = Path("models/pocket/target")
@@ -31,17 +32,37 @@ def places() -> Places:
 @pytest.fixture(scope="module")
 def cluster(places: Places) -> Iterator[LocalCluster]:
     on: dict[str, object] = {"metrics_listen": "127.0.0.1:0"}
+    named = {**on, "vllm_metrics": True}
     paced = {
-        **on,
+        **named,
         "adaptive": "static",
         "paced_step_base_ms": 20.0,
     }  # time for the drafters, whatever this machine is doing
     with LocalCluster(
-        TARGET, drafts_beside(TARGET), drafters=KINDS, coordinator=on, verifier=paced, drafter=on, listener=places.hear
+        TARGET,
+        drafts_beside(TARGET),
+        drafters=KINDS,
+        coordinator=named,
+        verifier=paced,
+        drafter=on,
+        listener=places.hear,
     ) as started:
         yield started
 
 
+VLLM_QUERIES = (
+    'sum(rate(vllm:spec_decode_num_accepted_tokens_total{model_name="target"}[10s]))'
+    ' / sum(rate(vllm:spec_decode_num_draft_tokens_total{model_name="target"}[10s]))',
+    "1 + sum(rate(vllm:spec_decode_num_accepted_tokens_total[10s])) / sum(rate(vllm:spec_decode_num_drafts_total[10s]))",
+    "sum by (position) (rate(vllm:spec_decode_num_accepted_tokens_per_pos_total[10s]))"
+    " / ignoring(position) group_left sum(rate(vllm:spec_decode_num_drafts_total[10s]))",
+    'vllm:num_requests_running{model_name="target", engine="0"}',
+    'vllm:num_requests_waiting{model_name="target", engine="0"}',
+    'vllm:kv_cache_usage_perc{model_name="target"}',
+    'histogram_quantile(0.99, sum by(le) (rate(vllm:time_to_first_token_seconds_bucket{model_name="target"}[10s])))',
+    'histogram_quantile(0.99, sum by(le) (rate(vllm:inter_token_latency_seconds_bucket{model_name="target"}[10s])))',
+)
+"""What dashboards that were made for vLLM ask."""
 FULL = PlanChanges(num_steps=5, num_draft_tokens=16, draft_ahead=False, wait_budget_us=2_000_000)
 """Steps take full trees, however busy the machine."""
 
@@ -141,6 +162,12 @@ def test_the_numbers_are_those_of_the_replies(cluster: LocalCluster, places: Pla
     assert gained("verifier-0", "specsplit_hits_total") == result.speculation.hits
     assert gained("verifier-0", "specsplit_misses_total") == result.speculation.misses
     assert gained("eagle3-0", "specsplit_expansions_total") > 0
+    assert gained("verifier-0", "vllm:spec_decode_num_draft_tokens_total") == result.speculation.drafted
+    assert gained("verifier-0", "vllm:spec_decode_num_accepted_tokens_total") == result.speculation.accepted
+    assert gained("verifier-0", "vllm:spec_decode_num_accepted_tokens_per_pos_total") == result.speculation.accepted
+    assert 0 < gained("verifier-0", "vllm:spec_decode_num_drafts_total") <= result.speculation.steps
+    assert gained("coordinator", "vllm:time_to_first_token_seconds_count") == 1
+    assert gained("verifier-0", "vllm:inter_token_latency_seconds_count") == result.speculation.steps - 1
 
 
 @pytest.mark.slow
@@ -159,4 +186,11 @@ def test_every_expression_of_every_panel_and_rule_has_data(
         while problems and time.monotonic() < until:
             time.sleep(3)
             problems = check_expressions(url, window="10s")
+            problems += [f"no data: {each}" for each in VLLM_QUERIES if not _numbers(url, each)]
     assert problems == []
+
+
+def _numbers(url: str, expression: str) -> list[float]:
+    """What a Prometheus answers, without NaN."""
+    found = [float(series["value"][1]) for series in query(url, "query", query=expression)["result"]]
+    return [number for number in found if not math.isnan(number)]

@@ -76,6 +76,8 @@ class Coordinator:
         self.orders = Orders()
         self.requests = RequestLog(clock, server.tracing)
         self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen), clients=settings.named_clients)
+        if settings.vllm_metrics:
+            self.metrics.under_vllm_names(tokenizer.model)
         self.failed = asyncio.Event()
         """Never set: a coordinator has no thread that could die."""
         self._open = AsyncExitStack()

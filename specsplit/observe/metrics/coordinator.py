@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from specsplit.membership import Cluster, Role
 from specsplit.observe import metric_table as table
+from specsplit.observe import vllm_table
 from specsplit.observe.instruments import Counter
 from specsplit.observe.metric import Metric, Service
 from specsplit.observe.metrics.base import Metrics
@@ -29,6 +30,12 @@ class CoordinatorMetrics(Metrics):
         self._between_tokens = made.histogram(table.INTER_TOKEN_LATENCY)
         self._duration = made.histogram(table.REQUEST_DURATION)
         self._queue_time = made.histogram(table.QUEUE_TIME)
+
+    def under_vllm_names(self, model: str) -> None:
+        """Expose what vLLM has too under its names as well."""
+        made, labels = self.instruments, (model, "0")
+        made.also(vllm_table.NUM_REQUESTS_WAITING, labels, made.gauge(table.QUEUED_REQUESTS))
+        made.also(vllm_table.FIRST_TOKENS, labels, self._first_token)
 
     def used(self, client: str, requests: int, tokens: int) -> None:
         """Count requests of a client that have ended, and the tokens of their prompts and answers."""

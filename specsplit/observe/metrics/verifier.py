@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 
 from specsplit.observe import metric_table as table
-from specsplit.observe.instruments import Instruments
+from specsplit.observe import vllm_table
+from specsplit.observe.instruments import Counter, Histogram, Instruments, Share
 from specsplit.observe.metric import Metric, Service
 from specsplit.observe.metric_table import DEEPEST, DEPTH
 from specsplit.observe.metrics.base import Metrics
@@ -39,9 +40,13 @@ class ByDepth:
         """By depth, 0 for no path, how many paths ended there."""
         self._counters = [made.counter(metric, depth) for depth in DEPTH.values]
 
+    def passed(self) -> list[int]:
+        """How many paths reached each depth, from 1 on."""
+        return list(accumulate(reversed(self.ends[1:])))[::-1]
+
     def add_up(self) -> None:
         """Bring the counters up to date."""
-        passed = list(accumulate(reversed(self.ends[1:])))[::-1]  # passed[i]: paths that reached depth i + 1
+        passed = self.passed()
         for counter, count in zip(self._counters, [*passed[: DEEPEST - 1], sum(passed[DEEPEST - 1 :])], strict=True):
             counter.stand_at(count)
 
@@ -105,7 +110,7 @@ class _Speculation:
         self._rejected = made.counter(table.WASTED_NODES, "rejected")
         self._bonus = made.counter(table.BONUS)
         self._generated_tokens = made.counter(table.GENERATED_TOKENS)
-        self._reached, self._accepted_to = ByDepth(made, table.REACHED_DEPTH), ByDepth(made, table.ACCEPTED_DEPTH)
+        self._reached, self.accepted_to = ByDepth(made, table.REACHED_DEPTH), ByDepth(made, table.ACCEPTED_DEPTH)
         self._hits = made.counter(table.HITS)
         self._misses = {cause: made.counter(table.MISSES, cause.value) for cause in Miss}
         self._accept_length = made.histogram(table.ACCEPT_LENGTH)
@@ -113,7 +118,7 @@ class _Speculation:
     def add_up(self) -> None:
         """Bring what is counted by depth up to date."""
         self._reached.add_up()
-        self._accepted_to.add_up()
+        self.accepted_to.add_up()
 
     def count(self, step: StepRecord) -> None:
         """Count the sessions of one step."""
@@ -124,7 +129,7 @@ class _Speculation:
             if session.miss is not None:
                 self._misses[session.miss].add()
             self._reached.ends[session.depth] += 1
-            self._accepted_to.ends[correct] += 1
+            self.accepted_to.ends[correct] += 1
             if session.speculates:
                 self._accept_length.observe(correct + 1)
         self._session_steps.add(len(step.sessions))
@@ -150,6 +155,36 @@ class VerifierMetrics(Metrics):
         self._num_draft_tokens = made.gauge(table.SPEC_NUM_DRAFT_TOKENS)
         self._prompt_tokens = made.counter(table.PROMPT_TOKENS)
         self._drafters_lost = made.counter(table.DRAFTERS_LOST)
+
+    def under_vllm_names(self, model: str, rank: int = 0) -> Histogram:
+        """Expose what vLLM has too under its names as well. Nothing here fills the histogram, `vllm:inter_token_latency_seconds`."""
+        made, labels = self.instruments, (model, str(rank))
+        usage = Share(made.gauge(table.KV_PAGES_USED), made.gauge(table.KV_PAGES))
+        intervals = Histogram(vllm_table.INTERVALS.buckets)
+        made.also(vllm_table.NUM_DRAFTS, labels, made.counter(table.REACHED_DEPTH, DEPTH.values[0]))
+        made.also(vllm_table.NUM_DRAFT_TOKENS, labels, made.counter(table.DRAFTED))
+        made.also(vllm_table.NUM_ACCEPTED_TOKENS, labels, made.counter(table.ACCEPTED))
+        made.also(vllm_table.NUM_REQUESTS_RUNNING, labels, made.gauge(table.RUNNING_SESSIONS))
+        made.also(vllm_table.NUM_REQUESTS_WAITING, labels, made.gauge(table.WAITING_SESSIONS))
+        made.also(vllm_table.KV_CACHE_USAGE, labels, usage)
+        made.also(vllm_table.INTERVALS, labels, intervals)
+        self._show_positions(labels)
+        return intervals
+
+    def _show_positions(self, labels: tuple[str, ...]) -> None:
+        shown: list[Counter] = []
+
+        def look() -> None:
+            for position, accepted in enumerate(self._speculation.accepted_to.passed()):
+                if position == len(shown) and (accepted or position < DEEPEST):
+                    shown.append(Counter())
+                    place = (*labels, str(position))
+                    self.instruments.also(vllm_table.NUM_ACCEPTED_TOKENS_PER_POS, place, shown[position])
+                if position < len(shown):
+                    shown[position].stand_at(accepted)
+
+        look()
+        self._watchers.append(look)
 
     def step(self, step: StepRecord) -> None:
         """Count a step that is over; of one that was run for other ranks alone no more than what happened meanwhile."""

@@ -120,7 +120,7 @@ def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE)
     server = Server(settings, "verifier", services=[VERIFIER_SERVICE], session_methods=["Decode"])
     servicer = VerifierServicer()
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc)
-    telemetry = Telemetry(settings, server.tracing, clock)
+    telemetry = Telemetry(settings, server.tracing, clock, environment.rank)
 
     async def load() -> Verifier:
         thread = ModelThread("engine")

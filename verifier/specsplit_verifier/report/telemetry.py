@@ -11,6 +11,7 @@ from specsplit.observe.metrics import VerifierMetrics
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit_verifier.records.step import StepResult
+from specsplit_verifier.report.intervals import Intervals
 from specsplit_verifier.report.spans import Spans
 from specsplit_verifier.report.watching import Watching
 
@@ -18,8 +19,12 @@ from specsplit_verifier.report.watching import Watching
 class Telemetry:
     """Takes what the engine says, and what happens to sessions, and passes it on."""
 
-    def __init__(self, settings: VerifierSettings, tracing: Tracing, clock: Clock) -> None:
+    def __init__(self, settings: VerifierSettings, tracing: Tracing, clock: Clock, rank: int = 0) -> None:
+        """`rank`: which of its group this verifier is."""
         self.metrics = VerifierMetrics(on=bool(settings.metrics_listen))
+        self._intervals: Intervals | None = None
+        if settings.vllm_metrics and self.metrics.on:
+            self._intervals = Intervals(self.metrics.under_vllm_names(settings.model.name, rank))
         self._spans = Spans(tracing, clock)
         self._readers: list[Callable[[StepResult], None]] = []
         self.watching = Watching()
@@ -32,6 +37,8 @@ class Telemetry:
     def submitted(self, session: int, request: DecodeRequest) -> str:
         """A session begins, in the task of its call: the `traceparent` for its drafters."""
         self.metrics.session(request.prompt_tokens)
+        if self._intervals is not None:
+            self._intervals.began(session)
         self.watching.began(session, request.request_id)
         return self._spans.submitted(session, request)
 
@@ -43,6 +50,8 @@ class Telemetry:
         """Make metrics, spans and what watchers see of a step that is over."""
         if self.metrics.on:
             self.metrics.step(result)
+        if self._intervals is not None:
+            self._intervals.step(result)
         self._spans.step(result)
         self.watching.stepped(result.sessions)
         for reader in self._readers:
@@ -52,3 +61,5 @@ class Telemetry:
         """Note that a session is over; `error` says why it failed, if it did."""
         self._spans.ended(session, error)
         self.watching.ended(session)
+        if self._intervals is not None:
+            self._intervals.ended(session)
