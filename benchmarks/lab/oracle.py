@@ -29,8 +29,9 @@ from specsplit_verifier.policy.adaptive.goodput import GoodputController
 from specsplit_verifier.policy.adaptive.tiers_file import DEFAULT
 from specsplit_verifier.policy.planner import Pause, Planner, Schedule
 from specsplit_verifier.records.step import StepResult
-from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
+from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.session import Session
+from specsplit_verifier.sessions.tree_limits import TreeLimits
 from specsplit_verifier.sessions.wait_policy import Prospect, worth_waiting
 
 MOST = TreeLimits(num_draft_tokens=64, topk=16, num_steps=32)
@@ -154,7 +155,9 @@ class OraclePlanner(Planner):
         drafter = session.drafter
         if not isinstance(drafter, DraftSession):
             return [Choice(1, 1.0)]
-        return self._knowledge.choices(session, drafter.mirror.preview(*_limits(session, MOST.num_draft_tokens)))
+        return self._knowledge.choices(
+            session, drafter.mirror.preview(*_limits(session, MOST.num_draft_tokens).of_tree)
+        )
 
     def _pause(self, decoding: Sequence[Session], chosen: Sequence[Choice], now: float) -> float:
         """Seconds to wait before looking again; 0: step now."""

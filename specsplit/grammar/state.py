@@ -48,6 +48,8 @@ class GrammarState:
         self._end_bits = self._bits(ends)
         self._text_bits = ~self._bits((*own_ends, compiled.tokens.end))
         """The tokens that may be text."""
+        self.forced: list[int] = self._matcher.compute_ff_tokens()
+        """The tokens that spell what has to follow, as the tokenizer would. Others may spell it too, so this is a draft and no more."""
         self.complete = False
         """True once nothing more may follow."""
         self.problem = ""
@@ -77,12 +79,27 @@ class GrammarState:
 
     def advance(self, tokens: Sequence[int]) -> int:
         """Take in tokens that are committed -> how many the output keeps of them: it ends where it is complete."""
-        for count, token in enumerate(tokens):
+        count = 0
+        for token in tokens:
             if self.complete:
-                return count
+                break
+            count += 1
             self._tokens.append(token)
             self.complete = self._matcher.consume_token(token) and self._at_end
-        return len(tokens)
+        self.forced = [] if self.complete else self._matcher.compute_ff_tokens()
+        return count
+
+    def forced_behind(self, path: list[int]) -> tuple[int, list[int]]:
+        """What has to follow some of these tokens, and they do not have: behind how many of them, and the tokens that spell it."""
+        matcher, taken, forced = self._matcher, 0, self.forced
+        while path[taken : taken + len(forced)] == forced[: len(path) - taken] and taken < len(path):
+            if not matcher.try_consume_tokens([path[taken]]):
+                forced = []
+                break
+            taken += 1
+            forced = matcher.compute_ff_tokens()
+        matcher.rollback(taken)
+        return taken, forced
 
     def masks(self, tokens: Sequence[int], parents: Sequence[int]) -> Words:
         """What may be picked behind every token of a draft [n, W]: of a token that may not be picked itself, or ends the text, anything.

@@ -163,7 +163,7 @@ class WatchedMirror(Mirror):
         tree = TreeView(*self.listed())
         commit, hit = super().commit(draft, path, bonus)
         output = Tokens(commit.tokens, len(path) - 1, SpeculationStatistics(commit.number))
-        result = SessionResult(7, Plan(), draft, path, bonus, True, None, output, reroot=Reroot(commit))
+        result = SessionResult(7, Plan(), draft, path, bonus, True, None, output, reroot=Reroot((commit,)))
         self.tell(watched_step(result, tree))
         self.exact = True
         return commit, hit

@@ -81,8 +81,8 @@ class Loopback:
             self.drafters.close(session)
             self.send_outgoing()
             del self.sessions[session.id]
-        elif result.reroot.commit is not None and isinstance(session.drafter, DraftSession):
-            self.send([(session.drafter.address, session.id, result.reroot.commit)])
+        elif isinstance(session.drafter, DraftSession):
+            self.send([(session.drafter.address, session.id, commit) for commit in result.reroot.commits])
         return len(path)
 
     def deliver_to_drafter(self, address: str) -> None:

@@ -139,7 +139,7 @@ def taken_of(planner: Planner, sessions: list[Session]) -> tuple[list[Draft], Co
     drafts: list[Draft] = []
     for session, limits in step.decoding:
         assert isinstance(session.drafter, DraftSession)
-        drafts.append(session.drafter.mirror.preview(*limits))
+        drafts.append(session.drafter.mirror.preview(*limits.of_tree))
     return drafts, step.crowded_out
 
 

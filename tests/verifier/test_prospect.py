@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from specsplit.speculation import Grow, Mirror
 from specsplit.values import Plan
 from specsplit_verifier.records.step import Accepted
-from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
+from specsplit_verifier.sessions.draft_session import DraftSession
+from specsplit_verifier.sessions.tree_limits import TreeLimits
 from specsplit_verifier.sessions.wait_policy import (
     GROWS,
     Prospect,

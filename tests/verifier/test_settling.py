@@ -19,8 +19,9 @@ from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.records.events import FromDrafter
 from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.records.step import Accepted
-from specsplit_verifier.sessions.draft_session import DraftSession, TreeLimits
+from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.session import Session
+from specsplit_verifier.sessions.tree_limits import TreeLimits
 from specsplit_verifier.sessions.wait_policy import PROBED, WaitPolicy
 from tests.support.sessions import session_of
 from tests.support.trees import NewNode, Seen, grow_nodes

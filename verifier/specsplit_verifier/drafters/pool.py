@@ -48,14 +48,14 @@ class DrafterPool:
     ) -> None:
         """`host`: where the verifier computes, which drafters are told; None: they are not.
 
-        `lookup`: drafts for sessions that no drafter serves; None: those go without.
+        `lookup`: drafts for sessions that no drafter serves; None: those go without, but for what a grammar forces.
         """
         self._vocabulary = vocabulary
         self._max_nodes = max_nodes
         self._features = features
         self._host = host or Host()
         self._roster: Sequence[Endpoint] = ()
-        self._lookup = lookup
+        self._lookup = lookup or Lookup(vocabulary, texts=False)
         self._memory = DrafterMemory()
         self._retry_at = 0.0
         self._openings = 0
@@ -94,11 +94,10 @@ class DrafterPool:
         Drafters that were told to rest get theirs later.
         """
         self._step_us = step_us
-        if self._lookup is not None:
-            self._lookup.floor = floor
+        self._lookup.floor = floor
         for session, reroot in made:
-            if reroot.commit is not None:
-                commit = replace(reroot.commit, step_us=step_us, seen=session.drafter.seen, floor=floor)
+            for made_commit in reroot.commits:
+                commit = replace(made_commit, step_us=step_us, seen=session.drafter.seen, floor=floor)
                 if session.plan.speculates or not session.drafter.keep_back(commit, rested=reroot.rested):
                     self._tell(session, commit)
 
@@ -186,7 +185,7 @@ class DrafterPool:
 
     def _look_up(self, session: Session, now: float) -> None:
         """Draft for a session by lookup, if this verifier does that, nobody else drafts for it, and its caller wants drafts."""
-        if self._lookup is None or session.drafter.attached or session.refused_by(LOOKUP, now):
+        if not self._lookup.drafts_for(session) or session.drafter.attached or session.refused_by(LOOKUP, now):
             return
         if session.wants_drafts:
             session.drafter = self._lookup.begin(session, self._memory.recall(LOOKUP, session.sampled)[1])
@@ -326,8 +325,7 @@ class DrafterPool:
     def close(self, session: Session) -> None:
         """Close a session that is over at its drafter."""
         self._detach(session, needed=False)
-        if self._lookup is not None:
-            self._lookup.ended(session)
+        self._lookup.ended(session)
 
     def _give_up(self, session: Session, what: str, error: SpecsplitError) -> None:
         address = session.drafter.address
@@ -339,7 +337,7 @@ class DrafterPool:
         if session.drafter.attached:
             self._tell(session, *session.drafter.close())
             session.drafter = NoDrafter(needed=needed, feed=session.drafter.feed if needed else None)
-            if self._lookup is not None:
+            if self._lookup.drafts_for(session):
                 self._retry_at = 0.0  # not here: a step may be in flight
 
 

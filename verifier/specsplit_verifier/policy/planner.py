@@ -23,8 +23,8 @@ from specsplit_verifier.policy.chooser import StepChooser
 from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.records.undrafted import Undrafted
-from specsplit_verifier.sessions.draft_session import TreeLimits
 from specsplit_verifier.sessions.session import Session
+from specsplit_verifier.sessions.tree_limits import TreeLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,8 +174,8 @@ class TreeView:
 class Reroot:
     """What a commit made of the speculation; all of it empty without one."""
 
-    commit: Commit | None = None
-    """The commit for the drafter."""
+    commits: Sequence[Commit] = ()
+    """The commits for the drafter, in order: one, and one more for every token that was forced and it had not drawn."""
     hit: bool | None = None
     """Whether the bonus was in the speculation; None without a commit."""
     miss: Miss | None = None
@@ -184,6 +184,11 @@ class Reroot:
     """Nodes that were cut off before any step had taken them."""
     rested: bool = False
     """Whether the drafter had said before the commit that it rests."""
+
+    @property
+    def commit(self) -> Commit | None:
+        """The last commit."""
+        return self.commits[-1] if self.commits else None
 
 
 @dataclass(frozen=True, slots=True)

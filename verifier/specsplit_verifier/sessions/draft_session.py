@@ -13,7 +13,7 @@ somebody decides by it. Everything else that a drafter says is taken in at once,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from specsplit.draft_events import Close, ToDrafter
 from specsplit.errors import InvalidRequest
@@ -24,26 +24,10 @@ from specsplit.values import Miss, Plan
 from specsplit_verifier.records.feed import Feed, Recipe
 from specsplit_verifier.records.step import Accepted, Reroot, TreeView
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
+from specsplit_verifier.sessions.forced import forced_first, known_of, with_forced
 from specsplit_verifier.sessions.grow_queue import GrowQueue, Merged
+from specsplit_verifier.sessions.tree_limits import TreeLimits
 from specsplit_verifier.sessions.wait_policy import Prospect, Wait, WaitPolicy
-
-
-class TreeLimits(NamedTuple):
-    """How much of a speculation a step may take."""
-
-    num_draft_tokens: int
-    """Tokens of a session in the step, the root included."""
-    topk: int
-    num_steps: int
-
-    def within(self, num_tokens: int) -> TreeLimits:
-        """These limits with num_draft_tokens capped at `num_tokens`."""
-        return self if num_tokens >= self.num_draft_tokens else TreeLimits(num_tokens, self.topk, self.num_steps)
-
-    def narrows(self, other: TreeLimits) -> bool:
-        """True if what is best within these limits is the beginning of what is best within the `other` ones."""
-        return self.num_draft_tokens <= other.num_draft_tokens and self[1:] == other[1:]
-
 
 KEPT_BACK: Final = 32
 """Commits, and features behind them, that a drafter at rest is sent together: one at a time they cost a third of a step of 3 ms."""
@@ -250,12 +234,12 @@ class DraftSession:
 
     def log_survivals(self, limits: TreeLimits) -> Sequence[float]:
         """Log-survivals of the nodes that a step would take now, best first."""
-        return self.mirror.preview(*limits).log_survivals[1:]
+        return forced_first(self.mirror.preview(*limits.of_tree), limits).log_survivals[1:]
 
     def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
         """What the session brings to a step: the best of what was grown, root first; in flight until `commit`."""
-        draft = self.mirror.take(*limits)
-        self._in_flight = len(draft.tokens) - 1
+        draft = forced_first(self.mirror.take(*limits.of_tree), limits)
+        self._in_flight = len(known_of(draft, range(len(draft.ids)))) - 1
         self._look(limits)
         return draft
 
@@ -263,19 +247,24 @@ class DraftSession:
         """Take the speculation to its next root, and see what became of it; from now on time counts towards the next grow."""
         mirror, untaken, rested = self.mirror, self.untaken, self.mirror.resting
         empty = Miss.NONE if rested else Miss.LATE
+        path, tokens = known_of(draft, accepted.path), accepted.commits(draft)
         if self.feed is not None and self.feed.end < draft.positions[0]:
-            self.feed.early_commits = 1
-        cause = Miss.WRONG if mirror.has_nodes_below(draft, accepted.path) else empty
-        commit, hit = mirror.commit(draft, accepted.path, accepted.bonus)
-        self._record.step(len(accepted.path) - 1, hit=hit)
+            self.feed.early_commits = 1 + len(tokens) - len(path)
+        cause = Miss.WRONG if mirror.has_nodes_below(draft, path) else empty
+        first, hit = mirror.commit(draft, path, tokens[len(path) - 1])
+        commits = [first]
+        for token in tokens[len(path) :]:  # forced ones, which the drafter may have drawn meanwhile
+            commit, hit = mirror.commit(mirror.take(1, 1, 0), [0], token)
+            commits.append(commit)
+        self._record.step(len(path) - 1, hit=hit)
         self._in_flight = 0
-        self._wait.restart(now, hit, probed=self._wait_policy.probes())
+        self._wait.restart(now, hit, probed=self._wait_policy.probes(), commits=len(commits))
         # Below 0 where the bonus had been taken, as a node behind which the target has no pick: then nothing was cut off.
-        return Reroot(commit, hit, None if hit else cause, max(0, untaken - hit - len(mirror)), rested)
+        return Reroot(commits, hit, None if hit else cause, max(0, untaken - hit - len(mirror)), rested)
 
     def view(self, draft: Draft) -> TreeView:
         """The whole speculation."""
-        return TreeView(*self.mirror.listed())
+        return with_forced(TreeView(*self.mirror.listed()), draft)
 
     def grow(self, grow: Grow, now: float) -> None:
         """Queue what was grown, until the engine applies it. Raises InvalidRequest for more new edges than there can be nodes."""
@@ -324,7 +313,7 @@ class DraftSession:
         """Learn from grows that answer the last commit; from what they brought only if no step is in flight, or in a probe."""
         wait, wait_policy = self._wait, self._wait_policy
         if self.mirror.state is State.READY or (first and wait.probed):
-            wait_policy.grew(wait, times, self.mirror.preview(*limits), first=first)
+            wait_policy.grew(wait, times, self.mirror.preview(*limits.of_tree), first=first)
         elif first:
             wait_policy.late_grow(wait, times[0])
 
@@ -353,7 +342,7 @@ class DraftSession:
     def _look(self, limits: TreeLimits) -> None:
         """Note what the last commit left before anything is added. The step takes what was looked at, so it costs nothing more."""
         if self._wait.before is None:
-            self._wait.look(self.mirror.preview(*limits))
+            self._wait.look(self.mirror.preview(*limits.of_tree))
 
     def pause(self, now: float, plan: Plan, limits: TreeLimits) -> float:
         """Seconds that a session which drafts and verifies alternately still leaves to its drafter; 0: step now."""
@@ -370,8 +359,17 @@ class DraftSession:
         return self._wait_policy.prospect(self._wait, now, plan, self.mirror.caught_up)
 
     def _brings_nothing(self, plan: Plan, limits: TreeLimits) -> bool:
-        """True if nothing comes before the next step, or nothing that it could be told when or that the step could take."""
-        if self.mirror.resting or self._features_withheld or not plan.speculates or limits.num_steps < 1:
+        """True if nothing comes before the next step, or nothing that it could be told when or that the step could take.
+
+        Where something is forced, that is as good as anything.
+        """
+        if (
+            limits.forced
+            or self.mirror.resting
+            or self._features_withheld
+            or not plan.speculates
+            or limits.num_steps < 1
+        ):
             return True
         return self.catching_up and not self._beginning
 

@@ -1,4 +1,6 @@
-"""A session that the verifier drafts for itself, by lookup (`specsplit.lookup`): there is no process, no message and no wait.
+"""A session that the verifier drafts for itself, by lookup (`specsplit.lookup`) and by what its grammar forces.
+
+There is no process, no message and no wait.
 
 The tree is drawn on the engine's thread, once behind every commit, when a step is chosen that may have use for it.
 """
@@ -14,9 +16,11 @@ from specsplit.speculation import Draft
 from specsplit.values import Miss, Vocabulary
 from specsplit_verifier.records.feed import Feed
 from specsplit_verifier.records.step import Accepted, Reroot, TreeView
-from specsplit_verifier.sessions.draft_session import NoDrafter, TreeLimits
+from specsplit_verifier.sessions.draft_session import NoDrafter
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
+from specsplit_verifier.sessions.forced import forced_first, with_forced
 from specsplit_verifier.sessions.session import Session
+from specsplit_verifier.sessions.tree_limits import TreeLimits
 
 LOOKUP: Final = "lookup"
 """Stands for the address of a drafter where it is remembered what drafts brought."""
@@ -31,7 +35,9 @@ CLIENTS: Final = 256
 class Lookup:
     """What the lookups of a verifier have in common."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, texts: bool = True) -> None:
+        """`texts`: whether texts are looked up in; else all that is drafted is what a grammar forces."""
+        self.texts: Final = texts
         self.floor = 0.0
         """Survival below which the latest step had no use for a node; 0: it took what it could get."""
         self._vocabulary = vocabulary
@@ -44,8 +50,14 @@ class Lookup:
         movable = session.request.any_drafter
         return OwnLookup(self, text, record, needed=drafter.needed, feed=drafter.feed, movable=movable)
 
+    def drafts_for(self, session: Session) -> bool:
+        """Tell whether there may be something to draft for a session."""
+        return self.texts or session.grammar is not None
+
     def ended(self, session: Session) -> None:
         """Keep the output of a session that is over for others of its client."""
+        if not self.texts:
+            return
         whose = self._shared.whose(session.request.scope, self._vocabulary)
         self._shared.add(whose, session.tokens[session.prompt_length :])
 
@@ -93,17 +105,19 @@ class OwnLookup(NoDrafter):
     def commit(self, draft: Draft, accepted: Accepted, now: float) -> Reroot:
         """Take in what was committed; the tree is drawn anew when there is use for one."""
         self._text.append(accepted.commits(draft))
-        whole, self._drawn = draft if self._drawn is None else self._drawn[1], None
+        drawn, self._drawn = self._drawn, None
+        # Where something is forced, what was drawn beside it is dropped.
+        whole = draft if drawn is None or drawn[1].ids[: len(draft.ids)] != draft.ids else drawn[1]
         below = [token for token, up in zip(whole.tokens, whole.parents, strict=True) if up == accepted.path[-1]]
         hit = accepted.bonus in below
         self._record.step(len(accepted.path) - 1, hit=hit)
         cause = Miss.WRONG if below else Miss.NONE
         cut = len(whole.tokens) - len(draft.tokens) - hit
-        return Reroot(None, hit, None if hit else cause, max(0, cut), rested=True)
+        return Reroot((), hit, None if hit else cause, max(0, cut), rested=True)
 
     def view(self, draft: Draft) -> TreeView:
         """The whole tree."""
-        return super().view(draft if self._drawn is None else self._drawn[1])
+        return with_forced(super().view(draft if self._drawn is None else self._drawn[1]), draft)
 
     def close(self) -> Sequence[ToDrafter]:
         """Count the session no more."""
@@ -117,10 +131,12 @@ class OwnLookup(NoDrafter):
             return Draft.root_alone(root, position)
         if self._drawn is None or not limits.narrows(self._drawn[0]):
             nodes = limits.num_draft_tokens - 1
-            drawn = self._text.draw(limits.topk, self._lookup.floor, depth=limits.num_steps, nodes=nodes)
-            self._drawn = limits, _draft_of(drawn, root, position, nodes, self._last_id + 1)
+            self._drawn = limits, Draft.root_alone(root, position)
+            if self._lookup.texts:
+                drawn = self._text.draw(limits.topk, self._lookup.floor, depth=limits.num_steps, nodes=nodes)
+                self._drawn = limits, _draft_of(drawn, root, position, nodes, self._last_id + 1)
             self._last_id += self.nodes
-        return self._drawn[1].first(limits.num_draft_tokens)
+        return forced_first(self._drawn[1].first(limits.num_draft_tokens), limits)
 
 
 def _draft_of(drawn: DrawnTree, root: int, position: int, nodes: int, first_id: int) -> Draft:

@@ -14,7 +14,9 @@ from specsplit.speculation import Draft
 from specsplit.values import FinishReason, NoDrafts, NoDraftsCause, Plan, SpeculationStatistics, Usage
 from specsplit_verifier.records.step import Accepted, EndFloor, Reroot, SessionResult
 from specsplit_verifier.records.undrafted import Undrafted
-from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter, TreeLimits
+from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.forced import forced_last
+from specsplit_verifier.sessions.tree_limits import TreeLimits
 
 
 @dataclass(slots=True)
@@ -182,7 +184,8 @@ class Session:
     def tree_limits(self) -> TreeLimits:
         """What a step may take of the speculation: nothing deeper than what may still be generated."""
         plan, left = self.plan, self.stops.max_tokens - self.generated - 1
-        return TreeLimits(plan.num_draft_tokens, plan.topk, plan.num_steps if plan.num_steps < left else left)
+        forced = () if self.grammar is None else self.grammar.forced
+        return TreeLimits(plan.num_draft_tokens, plan.topk, min(plan.num_steps, left), forced)
 
     @property
     def undrafted(self) -> NoDraftsCause:
@@ -212,7 +215,10 @@ class Session:
 
     def take(self, limits: TreeLimits) -> Draft:
         """The tokens this session brings to a step, in flight until `commit`."""
-        return self.drafter.take(self.tokens[-1], len(self.tokens) - 1, limits)
+        draft = self.drafter.take(self.tokens[-1], len(self.tokens) - 1, limits)
+        if self.grammar is None or not self.drafter.attached:
+            return draft
+        return forced_last(draft, self.grammar, limits)
 
     def commit(
         self,

@@ -184,14 +184,14 @@ class Wait:
         """Note that a drafter begins on the session."""
         self.since = self.last = now
 
-    def restart(self, now: float, hit: bool, *, probed: bool = False) -> None:
-        """Note that a commit was made."""
+    def restart(self, now: float, hit: bool, *, probed: bool = False, commits: int = 1) -> None:
+        """Note that a step was committed, as so many commits of which the last was a `hit` or not."""
         self.since = self.last = now
         self.hit = hit
         self.probed = probed
         self.before = None
         self.held_since = None
-        self.commits.append(now)
+        self.commits += [now] * commits
 
     def look(self, draft: Draft) -> None:
         """No grow has come since the last commit, and a step would now take this draft."""
