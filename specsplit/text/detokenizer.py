@@ -34,6 +34,16 @@ class Detokenizer(Protocol):
         ...
 
 
+class NoText:
+    """Makes no text, for output of which nobody reads any."""
+
+    def feed(self, token: int) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
 class ByteDetokenizer:
     """Turns tokens of byte-level tokenizers into text."""
 

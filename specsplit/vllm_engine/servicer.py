@@ -14,6 +14,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2_grpc  # pyright: ignore[rep
 from specsplit.build import build
 from specsplit.clock import Clock
 from specsplit.errors import Unsupported
+from specsplit.generation.delivery import Delivery
 from specsplit.rpc import Context
 from specsplit.text.model_config import model_config
 from specsplit.vllm_engine.backend import EngineBackend
@@ -29,9 +30,15 @@ class VllmEngineServicer:
     """Serves gateways."""
 
     def __init__(
-        self, backend: EngineBackend, folder: Path, clock: Clock, today: Callable[[], datetime] = _today
+        self,
+        delivery: Delivery,
+        backend: EngineBackend,
+        folder: Path,
+        clock: Clock,
+        today: Callable[[], datetime] = _today,
     ) -> None:
         """`folder` holds the tokenizer and config.json. Raises LoadError, naming the file, if that cannot be read."""
+        self._delivery = delivery
         self._backend = backend
         self._folder = str(folder.resolve())
         self._config = model_config(folder)
@@ -48,15 +55,15 @@ class VllmEngineServicer:
         self, request: wire.GenerateMessage, context: Context
     ) -> AsyncGenerator[wire.GenerateResponseMessage, None]:
         """Stream the chunks of every choice if the request is streamed, and at its end what completes it."""
-        asked = self._backend.read(wire.generate_from_wire, request)
+        asked = self._delivery.read(wire.generate_from_wire, request)
         write = wire.Responses(asked, streamed=request.stream)
-        async with aclosing(self._backend.answer(asked, context, write)) as messages:
+        async with aclosing(self._delivery.answer(asked, context, write)) as messages:
             async for message in messages:
                 yield message
 
     async def Abort(self, request: wire.AbortMessage, context: Context) -> wire.AbortedMessage:  # noqa: N802
         """End requests."""
-        self._backend.abort(wire.abort_from_wire(request))
+        self._delivery.abort(wire.abort_from_wire(request))
         return wire.aborted_to_wire()
 
     async def HealthCheck(self, request: wire.HealthQuestion, context: Context) -> wire.HealthMessage:  # noqa: N802

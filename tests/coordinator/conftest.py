@@ -15,6 +15,7 @@ import pytest
 
 from specsplit.client import AsyncClient
 from specsplit.features import FeatureNeed
+from specsplit.generation.preparation import RandomSources
 from specsplit.membership import GroupRank, Register, Role
 from specsplit.rpc import dial
 from specsplit.rpc.edge import Edge
@@ -37,7 +38,6 @@ from specsplit.values import (
 from specsplit.wire.verifier import decode_from_wire, decode_response
 from specsplit.wire.watching import Watched, watch_response
 from specsplit_coordinator.edge.service import Coordinator
-from specsplit_coordinator.requests.generation import RandomSources
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 CONTEXT = 512

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError
+from specsplit.generation.choices import merged
 from specsplit.requests import Delta, Done, choice_seed
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.values import SpeculationStatistics
-from specsplit_coordinator.requests.generation import merged
 from tests.support.eventually import eventually
 
 from .test_failing_verifiers import join_unreachable

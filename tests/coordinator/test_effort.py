@@ -9,6 +9,7 @@ from itertools import count
 
 from specsplit.client import make_request
 from specsplit.clock import ManualClock
+from specsplit.generation.preparation import RandomSources
 from specsplit.membership import Heartbeat, Register
 from specsplit.observe import TraceContext, Tracing
 from specsplit.observe.metrics import CoordinatorMetrics
@@ -23,7 +24,7 @@ from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps
-from specsplit_coordinator.requests.generation import Generator, RandomSources
+from specsplit_coordinator.requests.generation import Generator
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess

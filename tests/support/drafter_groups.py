@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from specsplit.cli.folders import drafts_beside
+from specsplit.generation.preparation import RandomSources
 from specsplit.model.heads import Head, load_head
 from specsplit.model.layers.sharded import TensorMesh
 from specsplit.ranks.environment import RankEnvironment
@@ -23,7 +24,6 @@ from specsplit.values import DrafterKind, Endpoint
 from specsplit_coordinator.edge.service import Coordinator
 from specsplit_coordinator.members.member_state import endpoint_of
 from specsplit_coordinator.members.registry import Registry
-from specsplit_coordinator.requests.generation import RandomSources
 from specsplit_drafter.edge.service import Drafter, service_of
 from tests.support.drafting import POCKET
 from tests.support.eventually import eventually

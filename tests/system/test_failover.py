@@ -14,6 +14,7 @@ from specsplit.client import make_request
 from specsplit.client.result import Gatherer, Result
 from specsplit.clock import SystemClock
 from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.generation.preparation import RandomSources
 from specsplit.membership import Register
 from specsplit.observe import TraceContext, Tracing
 from specsplit.requests import Delta, Done, GenerateRequest
@@ -27,7 +28,7 @@ from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps
-from specsplit_coordinator.requests.generation import Generator, RandomSources
+from specsplit_coordinator.requests.generation import Generator
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess, Decoder

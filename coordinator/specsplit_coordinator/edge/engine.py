@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import Callable
 
 from specsplit.engine import EngineLoad, engine_load
 from specsplit.errors import Unavailable
 from specsplit.membership import Cluster
-from specsplit.requests import GenerateRequest
-from specsplit.rpc import Context, Phase, Server
+from specsplit.rpc import Phase, Server
 from specsplit.values import ModelInfo
-from specsplit.vllm_engine.backend import Answered, Asked, Write
-from specsplit_coordinator.edge.delivery import Delivery
 from specsplit_coordinator.members.registry import Registry
 
 
 class CoordinatorEngine:
     """A cluster that answers as one engine."""
 
-    def __init__(self, delivery: Delivery, registry: Registry, cluster: Callable[[], Cluster], server: Server) -> None:
-        self._delivery = delivery
+    def __init__(self, registry: Registry, cluster: Callable[[], Cluster], server: Server) -> None:
         self._registry = registry
         self._cluster = cluster
         self._server = server
-
-    def read(self, parse: Callable[[Asked], GenerateRequest], message: Asked) -> GenerateRequest:
-        """Parse a request. Raises what `parse` raises."""
-        return self._delivery.read(parse, message)
-
-    def answer(
-        self, request: GenerateRequest, context: Context, write: Write[Answered]
-    ) -> AsyncGenerator[Answered, None]:
-        """Yield the messages of an answer. Raises SpecsplitError."""
-        return self._delivery.answer(request, context, write)
-
-    def abort(self, request_ids: Iterable[str]) -> None:
-        """End those of these requests that the present caller has made."""
-        self._delivery.abort(request_ids)
 
     def model(self) -> ModelInfo:
         """What the verifiers serve. Raises Unavailable if there is none."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-import uuid
 from contextlib import AsyncExitStack
 from functools import partial
 
 from specsplit.build import build
 from specsplit.clock import SystemClock
+from specsplit.generation.delivery import Delivery
+from specsplit.generation.preparation import RandomSources
 from specsplit.interpreter import freeze_heap
 from specsplit.membership import Cluster
 from specsplit.observe.metrics import CoordinatorMetrics
@@ -32,7 +32,6 @@ from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.cluster.rebalancer import Rebalancer
 from specsplit_coordinator.cluster.roster_updater import RosterUpdater
 from specsplit_coordinator.cluster.rosters import Rosters
-from specsplit_coordinator.edge.delivery import Delivery
 from specsplit_coordinator.edge.engine import CoordinatorEngine
 from specsplit_coordinator.edge.servicers import ClusterServicer, CoordinatorServicer
 from specsplit_coordinator.edge.telemetry import subscribe
@@ -45,15 +44,11 @@ from specsplit_coordinator.page.snapshot import ClusterSnapshot
 from specsplit_coordinator.page.watching import watch
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps, tell_small_queue
-from specsplit_coordinator.requests.generation import Generator, RandomSources
+from specsplit_coordinator.requests.generation import Generator
 from specsplit_coordinator.requests.maintenance import Maintenance
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess
-
-_SEED_BITS = 53
-"""Bits of a random seed: few enough for a JSON number, so that every reader can give the seed back unchanged."""
-_RANDOM = RandomSources(lambda: secrets.randbits(_SEED_BITS), lambda: uuid.uuid4().hex)
 
 
 def main(settings: CoordinatorSettings) -> int:
@@ -85,12 +80,12 @@ class Coordinator:
         client, scorer = VerifierClient(settings, server.tracing), DrafterScorer(self.registry, clock)
         self._open.push_async_callback(client.close)
         cluster = ClusterAccess(self.registry, self.admission, client, DrafterPlacement(scorer), tokenizer.vocabulary)
-        generator = Generator(tokenizer, cluster, random or _RANDOM, self.requests, Caps.of(settings), quotas)
+        generator = Generator(tokenizer, cluster, random or RandomSources(), self.requests, Caps.of(settings), quotas)
         self._open.callback(generator.close)
         self._delivery = Delivery(generator, max_unread_bytes=settings.max_unread_bytes, unread_s=settings.unread_s)
         programs = CoordinatorServicer(generator, self.registry, self._cluster, self.orders, self._delivery)
-        engine = CoordinatorEngine(self._delivery, self.registry, self._cluster, server)
-        gateways = VllmEngineServicer(engine, settings.model, clock)
+        engine = CoordinatorEngine(self.registry, self._cluster, server)
+        gateways = VllmEngineServicer(self._delivery, engine, settings.model, clock)
         self._members = self._for_members(settings, scorer)
         snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
         self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, client, self.requests))

@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, S
 from functools import partial
 
 from specsplit.errors import Exhausted, Unavailable
+from specsplit.generation.contexts import at_end
+from specsplit.generation.delivery import Delivery
 from specsplit.membership import Cluster, Heartbeat, PlanInForce, Register, Registered, Report, TracingInForce
 from specsplit.observe import fields
 from specsplit.requests import Delta, GenerateEvent
@@ -19,8 +21,6 @@ from specsplit.wire import coordinator as wire
 from specsplit.wire.limits import MAX_MEMBERS
 from specsplit_coordinator.cluster.join_stream import LEAVING, JoinStream, registration
 from specsplit_coordinator.cluster.rosters import Rosters
-from specsplit_coordinator.edge.contexts import at_end
-from specsplit_coordinator.edge.delivery import Delivery
 from specsplit_coordinator.members.compatibility import check_controller
 from specsplit_coordinator.members.order_log import log_change
 from specsplit_coordinator.members.orders import Orders

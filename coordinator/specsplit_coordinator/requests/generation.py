@@ -6,28 +6,24 @@ of every choice by itself (`run`): 5. wait for a verifier  6. choose a drafter  
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
-from specsplit.errors import ContextExceeded, SpecsplitError
-from specsplit.identity import scope_of
+from specsplit.errors import SpecsplitError
+from specsplit.generation.answer import Answer
+from specsplit.generation.choices import merged
+from specsplit.generation.engine_request import EngineRequest
+from specsplit.generation.preparation import Preparation, RandomSources, check_request
+from specsplit.generation.prompt import PromptReader
 from specsplit.requests import Delta, GenerateEvent, GenerateRequest
-from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import ModelInfo, Sampling, Stopping
-from specsplit.wire.common import check_bias, check_tokens
+from specsplit.values import ModelInfo
 from specsplit_coordinator.cluster.placement import check_wish, choose_drafter
-from specsplit_coordinator.requests.answer import Answer
 from specsplit_coordinator.requests.caps import Caps
-from specsplit_coordinator.requests.engine_request import EngineRequest
 from specsplit_coordinator.requests.fair_queue import QueueOwner
-from specsplit_coordinator.requests.output import Output
-from specsplit_coordinator.requests.prompt import PromptReader
 from specsplit_coordinator.requests.quotas import Quotas
 from specsplit_coordinator.requests.request_log import (
     LoggedChoice,
@@ -40,18 +36,6 @@ from specsplit_coordinator.requests.run import ClusterAccess, Run
 
 SHORT_ANSWER: Final = 256
 """An answer to resume of up to so many tokens is detokenized on the event loop, which takes some milliseconds."""
-
-
-@dataclass(frozen=True)
-class RandomSources:
-    """Where random values come from."""
-
-    seed: Callable[[], int]
-    """Returns a new seed, 64 bits unsigned."""
-    request_id: Callable[[], str]
-    """Returns a new request id."""
-    scope_key: Callable[[], bytes] = secrets.token_bytes
-    """Returns a new key of scopes (`specsplit.identity.scope_of`)."""
 
 
 class Generator:
@@ -69,8 +53,7 @@ class Generator:
         self._tokenizer = tokenizer
         self._reader = PromptReader(tokenizer)
         self._cluster = cluster
-        self._random = random
-        self._scope_key = random.scope_key()
+        self._preparation = Preparation(random)
         self._requests = requests
         self._caps = caps
         self._quotas = quotas
@@ -120,7 +103,7 @@ class Generator:
         """
         with self._permit(logged, owner):
             prepared = await self._prepare(request, target, logged, owner)
-            runs = [await self._begin(prepared.choice(each.index), remaining_s, each) for each in logged.choices]
+            runs = [await self._begin(prepared.choice(each.index), owner, remaining_s, each) for each in logged.choices]
         use(read := logged.details.prompt_tokens + len(request.resume_from))
         choices = [run.events() for run in runs]
         try:
@@ -135,26 +118,22 @@ class Generator:
             if logged.verifier is None:
                 use(-read)
 
-    async def _begin(self, prepared: EngineRequest, remaining_s: Remaining, logged: LoggedChoice) -> Run:
-        return Run(self._cluster, prepared, await self._answer(prepared), remaining_s, logged)
+    async def _begin(
+        self, prepared: EngineRequest, owner: QueueOwner, remaining_s: Remaining, logged: LoggedChoice
+    ) -> Run:
+        return Run(self._cluster, prepared, owner, await self._answer(prepared), remaining_s, logged)
 
     async def _answer(self, prepared: EngineRequest) -> Answer:
         """Begin an answer with the tokens that the caller has already. Raises InvalidRequest if the answer cannot begin so."""
-        request, tokenizer = prepared.request, self._tokenizer
-        scanner = StopScanner(request.stop, include=request.include_stop_str_in_output)
-        output = Output(tokenizer.detokenizer(prepared.tokens), scanner, tokenizer.piece, request.stopping.min_tokens)
-        begin = partial(Answer, output, prepared.most, request.resume_from)
-        return begin() if len(request.resume_from) <= SHORT_ANSWER else await self._reader.aside(begin)
+        begin, resumed = partial(prepared.answer, self._tokenizer), prepared.request.resume_from
+        return begin() if len(resumed) <= SHORT_ANSWER else await self._reader.aside(begin)
 
     def _check(self, request: GenerateRequest) -> ModelInfo:
         """Check what takes no time, before the request waits for anything -> the model that the verifiers serve."""
         check_wish(request.drafter)
         self._caps.check(request)
-        StopScanner(request.stop)  # raises for a stop string that cannot be
         vocabulary = self._tokenizer.vocabulary
-        check_tokens("stopping.stop_token_ids", request.stopping.stop_token_ids, vocabulary.size)
-        check_tokens("resume_from", request.resume_from, vocabulary.size)
-        check_bias("sampling.logit_bias", request.sampling, vocabulary.size)
+        check_request(request, vocabulary)
         target = self._cluster.registry.model()
         registry = self._cluster.registry
         looks_up = any(verifier.looks_up for verifier in registry.verifiers)
@@ -171,69 +150,11 @@ class Generator:
     async def _prepare(
         self, request: GenerateRequest, target: ModelInfo, logged: LoggedRequest, owner: QueueOwner
     ) -> EngineRequest:
-        """Give the request its id, its seed and its tokens."""
-        request = replace(request, request_id=request.request_id or self._random.request_id())
+        """Give the request its tokens, its id, its seed and its bounds."""
         with logged.trace.stage("tokenize") as note:
             tokens = await self._reader.read(request.prompt, target.max_context)
             note("tokens", len(tokens))
-        stopping, context_left = self._stopping(request, len(tokens), target), target.max_context - len(tokens)
-        scope = scope_of(owner.client, self._scope_key)
-        prepared = EngineRequest(
-            request, target.model, tokens, self._seeded(request), stopping, context_left, owner, scope
-        )
-        logged.details = RequestDetails(request.request_id, prepared.model, prepared.sampling.seed, len(tokens))
+        prepared = self._preparation.prepare(request, target, tokens, owner.client, self._caps.max_tokens)
+        name, seed = prepared.request.request_id, prepared.sampling.seed
+        logged.details = RequestDetails(name, prepared.model, seed, len(tokens))
         return prepared
-
-    def _seeded(self, request: GenerateRequest) -> Sampling:
-        if request.seeded:
-            return request.sampling
-        return replace(request.sampling, seed=0 if request.sampling.greedy else self._random.seed())
-
-    def _stopping(self, request: GenerateRequest, prompt_tokens: int, target: ModelInfo) -> Stopping:
-        """Make the conditions that end the session. Raises ContextExceeded if the context is too short for max_tokens."""
-        asked, context_left = request.stopping.max_tokens, target.max_context - prompt_tokens
-        _check_context(asked, prompt_tokens, target.max_context)
-        return replace(request.stopping, max_tokens=self._caps.max_tokens(asked, context_left))
-
-
-def _check_context(max_tokens: int | None, prompt_tokens: int, max_context: int) -> None:
-    """Raise ContextExceeded, with the numbers, if the context is too short for max_tokens. No verifier has to be asked for that."""
-    context_left = max_context - prompt_tokens
-    if max_tokens is not None and max_tokens > context_left:
-        raise ContextExceeded(
-            "max_tokens",
-            f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of {max_context}; at most {context_left} fit",
-        )
-
-
-T = TypeVar("T")
-
-
-async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Merge streams: yield the events of all of them as they come, those of one stream in order.
-
-    The first failure ends all of them and is raised. Closing this generator closes all of them.
-    """
-    came: asyncio.Queue[T | asyncio.Task[None]] = asyncio.Queue()
-    pumps = [asyncio.create_task(_pump(stream, came)) for stream in streams]
-    for pump in pumps:
-        pump.add_done_callback(came.put_nowait)
-    running = len(pumps)
-    try:
-        while running:
-            event = await came.get()
-            if isinstance(event, asyncio.Task):
-                event.result()
-                running -= 1
-            else:
-                yield event
-    finally:
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-
-
-async def _pump(stream: AsyncGenerator[T, None], came: asyncio.Queue[T | asyncio.Task[None]]) -> None:
-    async with aclosing(stream):
-        async for event in stream:
-            came.put_nowait(event)

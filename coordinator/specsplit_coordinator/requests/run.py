@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from specsplit.errors import Exhausted, SpecsplitError, TargetFailed, Unavailable
+from specsplit.generation.answer import Answer
+from specsplit.generation.engine_request import EngineRequest
 from specsplit.observe import TraceContext, fields
 from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
@@ -25,8 +27,7 @@ from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.member_state import MemberState, endpoint_of
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission
-from specsplit_coordinator.requests.answer import Answer
-from specsplit_coordinator.requests.engine_request import EngineRequest
+from specsplit_coordinator.requests.fair_queue import QueueOwner
 from specsplit_coordinator.requests.permits import Waiter
 from specsplit_coordinator.requests.request_log import LoggedChoice, Remaining
 
@@ -70,12 +71,14 @@ class Run:
         self,
         cluster: ClusterAccess,
         prepared: EngineRequest,
+        owner: QueueOwner,
         answer: Answer,
         remaining_s: Remaining,
         logged: LoggedChoice,
     ) -> None:
         self._cluster = cluster
         self._prepared = prepared
+        self._owner = owner
         self._answer = answer
         self._remaining_s = remaining_s
         self._logged = logged
@@ -92,7 +95,7 @@ class Run:
     def enqueue(self) -> None:
         """Enter the queue now, so that the next request finds this one counted; `cancel` has to be called at the end."""
         if self._unfinished:
-            self._first = self._cluster.admission.enqueue(self._placement, owner=self._prepared.owner)
+            self._first = self._cluster.admission.enqueue(self._placement, owner=self._owner)
 
     def cancel(self) -> None:
         """Leave the queue, if the choice was never run. A second call does nothing."""
@@ -166,11 +169,15 @@ class Run:
         first, self._first = self._first, None
         if first is not None:
             return await self._cluster.admission.wait(first)
-        return await self._cluster.admission.acquire(self._placement, again=again, owner=self._prepared.owner)
+        return await self._cluster.admission.acquire(self._placement, again=again, owner=self._owner)
 
     @property
     def _placement(self) -> PlacementRequest:
-        return self._prepared.placement(self._answer, self._failed_on)
+        """What is left of its answer is to be placed; verifiers whose targets have failed on it are the last choice."""
+        prepared, tokens, most = self._prepared, self._answer.tokens, self._prepared.stopping.max_tokens
+        left = None if most is None else most - len(tokens)
+        drafted = prepared.request.plan.num_draft_tokens
+        return PlacementRequest((*prepared.tokens, *tokens), left, drafted, self._failed_on)
 
     @property
     def _untried(self) -> bool:

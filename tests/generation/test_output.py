@@ -7,11 +7,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.generation.output import Output
 from specsplit.sessions import Tokens
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import SpeculationStatistics, TokenLogprob
-from specsplit_coordinator.requests.output import Output
 
 TOKENIZER = Tokenizer.load(Path(__file__).parents[2] / "models" / "pocket" / "target")
 

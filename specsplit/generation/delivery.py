@@ -7,24 +7,40 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from specsplit.errors import Cancelled, SpecsplitError, quoted
-from specsplit.requests import Delta, GenerateRequest
+from specsplit.generation.contexts import at_end
+from specsplit.generation.response_buffer import Answered, ResponseBuffer, Write
+from specsplit.requests import Delta, GenerateEvent, GenerateRequest
 from specsplit.rpc import Context, caller
 from specsplit.stream_interval import Held
-from specsplit.vllm_engine.backend import Answered, Asked, Write
-from specsplit_coordinator.edge.contexts import at_end
-from specsplit_coordinator.edge.response_buffer import ResponseBuffer
-from specsplit_coordinator.requests.generation import Generator
 
 _log = logging.getLogger(__name__)
+Asked = TypeVar("Asked")
+
+
+class Generates(Protocol):
+    """Has requests generated."""
+
+    def generate(
+        self, request: GenerateRequest, remaining_s: Callable[[], float | None], client: str = ""
+    ) -> AsyncGenerator[GenerateEvent, None]:
+        """Yield the deltas of all choices as they come, and a Done behind those of each. The caller has to close the generator.
+
+        `client`: who asks; empty: nobody in particular. Raises SpecsplitError; an error of one choice ends the others.
+        """
+        ...
+
+    def refused(self, error: SpecsplitError) -> None:
+        """Note a request that could not be read."""
+        ...
 
 
 class Delivery:
     """Has requests generated, and their answers read by who asked."""
 
-    def __init__(self, generator: Generator, *, max_unread_bytes: int, unread_s: float) -> None:
+    def __init__(self, generator: Generates, *, max_unread_bytes: int, unread_s: float) -> None:
         self._generator = generator
         self._max_unread_bytes = max_unread_bytes
         self._unread_s = unread_s
@@ -38,7 +54,7 @@ class Delivery:
         await self._read.wait()
 
     def read(self, parse: Callable[[Asked], GenerateRequest], message: Asked) -> GenerateRequest:
-        """Parse a request; the request log hears of one that cannot be parsed. Raises what `parse` raises."""
+        """Parse a request; the generator hears of one that cannot be parsed. Raises what `parse` raises."""
         try:
             return parse(message)
         except SpecsplitError as error:

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import InvalidRequest
+from specsplit.generation.answer import Answer
+from specsplit.generation.output import Output
 from specsplit.sessions import Finished, Tokens
 from specsplit.text.detokenizer import ByteDetokenizer
 from specsplit.text.stop import StopScanner
 from specsplit.values import FinishReason, NoDrafts, NoDraftsCause, SpeculationStatistics, Usage
-from specsplit_coordinator.requests.answer import Answer
-from specsplit_coordinator.requests.output import Output
 
 STEP = SpeculationStatistics(steps=1, drafted=2, accepted=1)
 texts = st.text(alphabet="abä€🙂", max_size=8)

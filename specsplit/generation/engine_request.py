@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from specsplit.generation.answer import Answer
+from specsplit.generation.output import Output
 from specsplit.requests import GenerateRequest, choice_seed
 from specsplit.sessions import DecodeRequest
+from specsplit.text.detokenizer import NoText
+from specsplit.text.stop import StopScanner
+from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterKind, Endpoint, Sampling, Stopping
-from specsplit_coordinator.cluster.placement_request import PlacementRequest
-from specsplit_coordinator.requests.answer import Answer
-from specsplit_coordinator.requests.fair_queue import QueueOwner
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,6 @@ class EngineRequest:
     stopping: Stopping
     context_left: int
     """Tokens that the context has room for behind the prompt."""
-    owner: QueueOwner
-    """What stands for the request in the queue."""
     scope: bytes = b""
     """Whose its sessions are, for drafters; empty: like no other session."""
 
@@ -41,11 +40,18 @@ class EngineRequest:
         """Return the request as one of its choices is decoded: with the seed of that choice."""
         return replace(self, sampling=replace(self.sampling, seed=choice_seed(self.sampling.seed, index)))
 
-    def placement(self, answer: Answer, failed_on: Collection[str] = ()) -> PlacementRequest:
-        """Make the placement request for what is left of its answer; verifiers in `failed_on` are the last choice."""
-        most = self.stopping.max_tokens
-        left = None if most is None else most - len(answer.tokens)
-        return PlacementRequest((*self.tokens, *answer.tokens), left, self.request.plan.num_draft_tokens, failed_on)
+    def answer(self, tokenizer: Tokenizer | None) -> Answer:
+        """Begin its answer with the tokens that the caller has already. `tokenizer`: None if nobody reads the text.
+
+        Raises InvalidRequest if the answer cannot begin so.
+        """
+        request, least = self.request, self.stopping.min_tokens
+        scanner = StopScanner(request.stop, include=request.include_stop_str_in_output)
+        if tokenizer is None:
+            output = Output(NoText(), scanner, lambda _: "", least)
+        else:
+            output = Output(tokenizer.detokenizer(self.tokens), scanner, tokenizer.piece, least)
+        return Answer(output, self.most, request.resume_from)
 
     def session(self, answer: Answer, drafter: Endpoint | None) -> DecodeRequest:
         """Make the request to a verifier to decode what is left of its answer."""

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specsplit.errors import InvalidRequest
+from specsplit.generation.output import Output
 from specsplit.requests import Delta
 from specsplit.sessions import Finished, Tokens
 from specsplit.values import FinishReason, NoDrafts, SpeculationStatistics
-from specsplit_coordinator.requests.output import Output
 
 
 @dataclass(frozen=True)

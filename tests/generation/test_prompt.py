@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from specsplit.errors import ContextExceeded, InvalidRequest
+from specsplit.generation.prompt import SHORT_TEXT, PromptReader
 from specsplit.requests import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
 from specsplit.text.tokenizer import Tokenizer
-from specsplit_coordinator.requests.prompt import SHORT_TEXT, PromptReader
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 CONTEXT = 512

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Generic
+from typing import Generic, TypeVar
+
+from google.protobuf.message import Message
 
 from specsplit.errors import Exhausted, SpecsplitError
 from specsplit.requests import Delta, GenerateEvent
 from specsplit.stream_interval import Held
-from specsplit.vllm_engine.backend import Answered, Write
+
+Answered = TypeVar("Answered", bound=Message)
+Write = Callable[[GenerateEvent, Sequence[Delta]], Iterable[Answered]]
+"""Makes messages of an event and of the deltas before it that were held back; none if there is nothing to tell yet."""
 
 
 class ResponseBuffer(Generic[Answered]):
