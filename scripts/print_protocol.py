@@ -65,9 +65,10 @@ reflection beside its own services.
 ENGINE = """\
 ## The engine protocol
 
-A coordinator also serves `vllm.grpc.engine.VllmEngine`, in which gateways speak to vLLM's engine; the messages are those of the package
-`smg-grpc-proto` ([ADR 42](adr/0042-the-engine-protocol.md)). A request is read as one of `CoordinatorService`, with the same checks, queue,
-quotas and log. What specsplit does not have is refused by the name of its field:
+A coordinator also serves `vllm.grpc.engine.VllmEngine`, in which gateways speak to vLLM's engine, and so does every verifier; the
+messages are those of the package `smg-grpc-proto` ([ADR 42](adr/0042-the-engine-protocol.md)). A request is read as one of
+`CoordinatorService`, with the same checks, and by a coordinator with the same queue, quotas and log; a verifier has no queue but that of
+its sessions. What specsplit does not have is refused by the name of its field:
 """
 
 STATUSES = """\

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from specsplit.membership import Member
-from specsplit.values import ModelInfo
+from specsplit.values import Load, ModelInfo
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,28 @@ class EngineLoad:
         return min(1.0, self.running / self.max_running) if self.max_running else 0.0
 
 
+def load_of(load: Load, max_sessions: int) -> EngineLoad:
+    """The load of one verifier that takes so many sessions at once."""
+    return EngineLoad(
+        running=load.sessions - load.waiting,
+        waiting=load.waiting,
+        max_running=max_sessions,
+        used_tokens=(load.total_pages - load.free_pages) * load.page_size,
+        max_tokens=load.total_pages * load.page_size,
+    )
+
+
 def engine_load(members: Iterable[Member], running: int, waiting: int) -> EngineLoad:
     """The load of a cluster with these members, whose verifiers decode so many requests while others wait."""
-    verifiers = [member for member in members if isinstance(member.role, ModelInfo) and not member.draining]
+    verifiers = [
+        load_of(member.load, member.max_sessions)
+        for member in members
+        if isinstance(member.role, ModelInfo) and not member.draining
+    ]
     return EngineLoad(
         running=running,
         waiting=waiting,
-        max_running=sum(member.max_sessions for member in verifiers),
-        used_tokens=sum((each.load.total_pages - each.load.free_pages) * each.load.page_size for each in verifiers),
-        max_tokens=sum(each.load.total_pages * each.load.page_size for each in verifiers),
+        max_running=sum(each.max_running for each in verifiers),
+        used_tokens=sum(each.used_tokens for each in verifiers),
+        max_tokens=sum(each.max_tokens for each in verifiers),
     )

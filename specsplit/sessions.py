@@ -50,9 +50,11 @@ class DecodeRequest:
     constraint: Constraint | None = None
     """What the output is held to; None: nothing."""
     session: int = 0
-    """The number that the verifier has given the session. This and the next are not part of the message."""
+    """The number that the verifier has given the session. This and the next two are not part of the message."""
     traceparent: str = ""
     """What its drafters are told to hang their spans below; empty: nothing."""
+    from_roster: bool = False
+    """True: nobody has chosen a drafter for it, and the verifier takes one of its roster."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
@@ -70,6 +72,11 @@ class DecodeRequest:
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return len(self.tokens) - self.committed
+
+    @property
+    def takes_drafter(self) -> bool:
+        """True if a drafter is to serve it: the one that was chosen, or one of the verifier's roster."""
+        return self.drafter is not None or self.from_roster
 
 
 @dataclass(frozen=True)

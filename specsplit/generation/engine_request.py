@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from specsplit.generation.answer import Answer
 from specsplit.generation.output import Output
-from specsplit.requests import GenerateRequest, choice_seed
+from specsplit.requests import Done, GenerateRequest, choice_seed
 from specsplit.sessions import DecodeRequest
 from specsplit.text.detokenizer import NoText
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import DrafterKind, Endpoint, Sampling, Stopping
+from specsplit.values import DrafterKind, Endpoint, Sampling, Stopping, Usage
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,22 @@ class EngineRequest:
         else:
             output = Output(tokenizer.detokenizer(self.tokens), scanner, tokenizer.piece, least)
         return Answer(output, self.most, request.resume_from)
+
+    def done(self, answer: Answer, index: int = 0, *, verifier: str = "", drafter: str = "") -> Done:
+        """Make the last message of a choice, whose answer is complete. `verifier` and `drafter`: their member ids; empty: none."""
+        assert answer.end is not None, "what goes on has no last message"
+        return Done(
+            request_id=self.request.request_id,
+            reason=answer.end.reason,
+            matched_stop=answer.end.matched,
+            usage=Usage(len(self.tokens), answer.kept, answer.cached_prompt_tokens),
+            speculation=answer.speculation,
+            seed=self.sampling.seed,
+            verifier=verifier,
+            drafter=drafter,
+            index=index,
+            no_drafts=answer.no_drafts,
+        )
 
     def session(self, answer: Answer, drafter: Endpoint | None) -> DecodeRequest:
         """Make the request to a verifier to decode what is left of its answer."""

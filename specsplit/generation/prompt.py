@@ -34,7 +34,7 @@ class PromptReader:
     """Makes tokens of prompts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._threads = ThreadPoolExecutor(READERS, "prompt")
 
     async def read(self, prompt: Prompt, max_context: int) -> tuple[int, ...]:
@@ -44,12 +44,12 @@ class PromptReader:
 
         Raises Unsupported for a conversation if the model has no chat template.
         """
-        _check_length(prompt, max_context * self._tokenizer.longest_token, max_context)
+        _check_length(prompt, max_context * self.tokenizer.longest_token, max_context)
         if isinstance(prompt, TokenPrompt) or (isinstance(prompt, TextPrompt) and len(prompt.text) <= SHORT_TEXT):
             tokens = self._tokens_of(prompt, max_context)
         else:
             tokens = await self.aside(partial(self._tokens_of, prompt, max_context))
-        _check_tokens(field_of(prompt), tokens, self._tokenizer.vocabulary.size, max_context)
+        check_prompt_tokens(field_of(prompt), tokens, self.tokenizer.vocabulary.size, max_context)
         return tokens
 
     async def aside(self, work: Callable[[], Made]) -> Made:
@@ -66,17 +66,17 @@ class PromptReader:
                 return prompt.tokens
             case TextPrompt():
                 self._check_beginning("text", prompt.text, max_context)
-                return self._tokenizer.encode(prompt.text)
+                return self.tokenizer.encode(prompt.text)
             case ChatPrompt():
-                text = self._tokenizer.render_chat([(each.role, each.content) for each in prompt.messages])
+                text = self.tokenizer.render_chat([(each.role, each.content) for each in prompt.messages])
                 self._check_beginning("chat.messages", text, max_context)
-                return self._tokenizer.encode_rendered(text)
+                return self.tokenizer.encode_rendered(text)
 
     def _check_beginning(self, field: str, text: str, max_context: int) -> None:
         """Raise ContextExceeded for a text whose beginning alone is too long: one that cannot fit costs no more than one that does."""
         size = _USUAL_TOKEN * max_context
         while size < len(text):
-            count = len(self._tokenizer.encode(text[:size]))
+            count = len(self.tokenizer.encode(text[:size]))
             if count > max_context + _CUT:
                 problem = f"has {len(text):,} characters, of which the first {size:,} are {count:,} tokens already"
                 raise ContextExceeded(field, f"{problem}; the context holds {max_context:,}")
@@ -102,7 +102,8 @@ def _check_length(prompt: Prompt, most: int, max_context: int) -> None:
         raise ContextExceeded(field_of(prompt), problem)
 
 
-def _check_tokens(field: str, tokens: Sequence[int], vocab_size: int, max_context: int) -> None:
+def check_prompt_tokens(field: str, tokens: Sequence[int], vocab_size: int, max_context: int) -> None:
+    """Raise InvalidRequest for no tokens or one outside the vocabulary; ContextExceeded, with the numbers, for too many."""
     if not tokens:
         raise InvalidRequest(field, "is empty, expected at least one token")
     if len(tokens) >= max_context:

@@ -191,6 +191,16 @@ SPANS: tuple[SpanRow, ...] = (
         kind="server",
     ),
     SpanRow(
+        ENGINE_CALL,
+        "verifier",
+        1,
+        None,
+        "one per request of a gateway that calls this verifier",
+        "The same for a gateway without a coordinator between, in the place of the call above; what is below that is below this then.",
+        _SERVER,
+        kind="server",
+    ),
+    SpanRow(
         "prefill",
         "verifier",
         1,

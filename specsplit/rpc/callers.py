@@ -47,8 +47,9 @@ class Call(Protocol):
 class Callers:
     """The callers that a server knows."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
-        """Reads the files that the settings name. Raises InvalidRequest."""
+    def __init__(self, settings: ServiceSettings, process: str = "") -> None:
+        """Reads the files that the settings name. Raises InvalidRequest. `process`: which kind of server it is, such as "verifier"."""
+        self._process = process
         self._tokens = _file("tokens_file", settings.tokens_file, tokens_of)
         self._subjects = _file("roles_file", settings.roles_file, roles_of)
         self._anonymous = settings.anonymous_clients
@@ -58,14 +59,14 @@ class Callers:
 
         Raises Unauthenticated if he shows nothing, or nothing that is known; PermissionDenied if he is known and may not.
         """
-        wanted = needed(method)
+        wanted = needed(method, self._process)
         if wanted is None:
             return
         try:
             identity = self._identify(call)
         except Unauthenticated as error:
             raise Unauthenticated(f"{method.rpartition('/')[2]} needs {described(wanted)}: {error}") from None
-        check_permitted(method, identity, port)
+        check_permitted(method, wanted, identity, port)
         _caller.set(identity)
 
     def _identify(self, call: Call) -> Identity:

@@ -172,10 +172,12 @@ class _AllIntact:
 
 def _no_such_call(here: str, service: str, method: str) -> str:
     """The error for a method that a service ("verifier") does not have; it names the service that does."""
-    wanted = CALLED.get(service, here)
-    if wanted == here:
+    wanted = CALLED.get(service, (here,))
+    if here in wanted:
         return f"the {here} that answers here does not know the call {quoted(method)}; it may be of another build"
-    return f"a {here} answers here, and {quoted(method)} is a call to a {wanted}; give the address of one"
+    return (
+        f"a {here} answers here, and {quoted(method)} is a call to a {' or a '.join(wanted)}; give the address of one"
+    )
 
 
 def _absent(admit: Callable[[Context], None], refusal: SpecsplitError | None, sentence: str) -> Any:

@@ -12,13 +12,13 @@ DRAFTER_SERVICE = "specsplit.v1.DrafterService"
 VLLM_ENGINE_SERVICE = "vllm.grpc.engine.VllmEngine"
 """The engine protocol of vLLM, whose messages are those of the package smg-grpc-proto."""
 
-CALLED: Mapping[str, str] = MappingProxyType(
+CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        COORDINATOR_SERVICE: "coordinator",
-        CLUSTER_SERVICE: "coordinator",
-        VERIFIER_SERVICE: "verifier",
-        DRAFTER_SERVICE: "drafter",
-        VLLM_ENGINE_SERVICE: "coordinator",
+        COORDINATOR_SERVICE: ("coordinator",),
+        CLUSTER_SERVICE: ("coordinator",),
+        VERIFIER_SERVICE: ("verifier",),
+        DRAFTER_SERVICE: ("drafter",),
+        VLLM_ENGINE_SERVICE: ("coordinator", "verifier"),
     }
 )
-"""The process that has each, as sentences call it."""
+"""The processes that have each, as sentences call them."""

@@ -53,16 +53,31 @@ PERMISSIONS: Mapping[str, frozenset[CallerRole] | None] = MappingProxyType(
 )
 """The roles of which a caller needs one; None: whoever reaches the port may call it."""
 
+AT_VERIFIERS: Mapping[str, frozenset[CallerRole]] = MappingProxyType(
+    {
+        method: (roles - {_CLIENT}) | {_MEMBER}
+        for method, roles in PERMISSIONS.items()
+        if roles is not None and _CLIENT in roles and method.startswith(f"/{VLLM_ENGINE_SERVICE}/")
+    }
+)
+"""What a verifier asks in the place of that. Who sends requests past the coordinator passes its queue and quotas, so members alone do."""
 
-def needed(method: str) -> frozenset[CallerRole] | None:
-    """The roles of which the caller of "/service/Method" needs one, none of which he can have if the table has no such row."""
+
+def needed(method: str, process: str = "") -> frozenset[CallerRole] | None:
+    """The roles of which the caller of "/service/Method" needs one, none of which he can have if the table has no such row.
+
+    `process`: which kind is called, such as "verifier".
+    """
+    if process == "verifier" and method in AT_VERIFIERS:
+        return AT_VERIFIERS[method]
     return PERMISSIONS.get(method, frozenset())
 
 
-def check_permitted(method: str, identity: Identity, port: frozenset[CallerRole]) -> None:
-    """Raise PermissionDenied unless this caller may call this method on a port for callers of these roles."""
-    wanted = needed(method)
-    if wanted is None or wanted & identity.roles & port:
+def check_permitted(
+    method: str, wanted: frozenset[CallerRole], identity: Identity, port: frozenset[CallerRole]
+) -> None:
+    """Raise PermissionDenied unless this caller has one of the roles that this method needs, on a port for callers of these roles."""
+    if wanted & identity.roles & port:
         return
     name, role = method.rpartition("/")[2], described(wanted)
     if wanted & identity.roles:

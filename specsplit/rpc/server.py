@@ -66,7 +66,7 @@ class Server:
         self.tracing = set_up_tracing(service, settings)
         """The spans of this service; `stop` sends the last of them."""
         tell_departures()
-        self._ports = self._opened(Callers(settings), members_listen)
+        self._ports = self._opened(Callers(settings, service), members_listen)
         names = [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
         for port in self._ports:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, port.grpc)  # pyright: ignore[reportUnknownMemberType]

@@ -10,14 +10,14 @@ from pydantic_settings import SettingsConfigDict
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings import address
-from specsplit.settings.service import ServiceSettings
-from specsplit.settings.units import Bytes, Count, Milliseconds, Seconds
+from specsplit.settings.service import AnswerSettings
+from specsplit.settings.units import Count, Milliseconds, Seconds
 
 MOST_NAMED = 32
 """Clients that metrics name, at most: each is a few series."""
 
 
-class CoordinatorSettings(ServiceSettings):
+class CoordinatorSettings(AnswerSettings):
     """The settings of a coordinator."""
 
     model_config = SettingsConfigDict(env_prefix="SPECSPLIT_COORDINATOR_")
@@ -39,10 +39,6 @@ class CoordinatorSettings(ServiceSettings):
     """How long a session that has lost its verifier waits while no verifier takes sessions; then its request ends with UNAVAILABLE."""
     retry_after_s: Seconds = Field(default=1.0, ge=0)
     """The hint given with a refusal for want of room."""
-    max_unread_bytes: Bytes = Field(default=2**20, ge=1024)
-    """Bytes of an answer that are kept for a caller that does not read; with more, its request ends with RESOURCE_EXHAUSTED."""
-    unread_s: Seconds = Field(default=30.0, gt=0)
-    """A caller that takes nothing of its answer for this long has its call ended."""
     default_max_tokens: Count | None = Field(default=None, ge=1)
     """Tokens that a request may generate if it does not give max_tokens. Unset: as many as context and KV pool hold."""
     max_max_tokens: Count | None = Field(default=None, ge=1)

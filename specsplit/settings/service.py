@@ -1,4 +1,4 @@
-"""Settings that every server has, and those of every member of a cluster."""
+"""Settings that every server has, those of every server that answers requests, and those of every member of a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from specsplit.errors import InvalidRequest
 from specsplit.settings import address
 from specsplit.settings.transport import TransportSettings
-from specsplit.settings.units import Count, Seconds
+from specsplit.settings.units import Bytes, Count, Seconds
 from specsplit.values import TraceScope
 from specsplit.values.checks import MAX_NAME
 
@@ -111,6 +111,15 @@ class ServiceSettings(TransportSettings):
                 "anonymous_clients", "goes with tokens_file, and without tls_client_ca", "tls_client_ca"
             )
         return self
+
+
+class AnswerSettings(ServiceSettings):
+    """What is kept of answers to requests that their callers do not read."""
+
+    max_unread_bytes: Bytes = Field(default=2**20, ge=1024)
+    """Bytes of an answer that are kept for a caller that does not read; with more, its request ends with RESOURCE_EXHAUSTED."""
+    unread_s: Seconds = Field(default=30.0, gt=0)
+    """A caller that takes nothing of its answer for this long has its call ended."""
 
 
 class MemberSettings(ServiceSettings):

@@ -10,11 +10,12 @@ from pydantic_settings import SettingsConfigDict
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings.engine import EngineSettings
+from specsplit.settings.service import AnswerSettings
 from specsplit.settings.units import Bytes, Count, Duration, Seconds
 from specsplit.values import Adaptive, Plan, pages_held
 
 
-class VerifierSettings(EngineSettings):
+class VerifierSettings(EngineSettings, AnswerSettings):
     """The settings of one verifier rank."""
 
     model_config = SettingsConfigDict(env_prefix="SPECSPLIT_VERIFIER_")

@@ -1,10 +1,11 @@
-"""The edge of the engine protocol: parse, one call, serialise."""
+"""The edge of the engine protocol, the same for every service that generates: parse, one call, serialise."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,10 +16,11 @@ from specsplit.build import build
 from specsplit.clock import Clock
 from specsplit.errors import Unsupported
 from specsplit.generation.delivery import Delivery
+from specsplit.generation.on_demand import OnDemand
 from specsplit.rpc import Context
 from specsplit.text.model_config import model_config
 from specsplit.vllm_engine.backend import EngineBackend
-from specsplit.vllm_engine.tokenizer_archive import TokenizerArchive
+from specsplit.vllm_engine.tokenizer_archive import archive_of
 from specsplit.wire import vllm as wire
 
 
@@ -42,7 +44,7 @@ class VllmEngineServicer:
         self._backend = backend
         self._folder = str(folder.resolve())
         self._config = model_config(folder)
-        self._archive = TokenizerArchive(folder)
+        self._archive = OnDemand(partial(archive_of, folder))
         self._clock = clock
         self._today = today
         self._began_at = clock.now()

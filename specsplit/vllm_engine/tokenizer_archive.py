@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import io
 import json
@@ -39,20 +38,6 @@ class Archive:
     data: bytes
     sha256: str
     """In hex."""
-
-
-class TokenizerArchive:
-    """The archive of one folder, made on a thread when it is asked for first. It lives on one event loop."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._made: asyncio.Task[Archive] | None = None
-
-    async def get(self) -> Archive:
-        """The archive. Raises LoadError, naming the file, if one cannot be read; the next call tries again."""
-        if self._made is None or (self._made.done() and self._made.exception() is not None):
-            self._made = asyncio.create_task(asyncio.to_thread(archive_of, self._folder))
-        return await asyncio.shield(self._made)
 
 
 def archive_of(folder: Path) -> Archive:

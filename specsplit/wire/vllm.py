@@ -52,7 +52,7 @@ NOT_SERVED: Mapping[str, str] = MappingProxyType(
         "media_refs": _NO_MEDIA,
         "kv_transfer_params": _NO_TRANSFER,
         "kv_transfer_params_json": _NO_TRANSFER,
-        "data_parallel_rank": "is not supported: the coordinator chooses the verifier; leave it out",
+        "data_parallel_rank": "is not supported: a coordinator chooses the rank, and each has an address of its own; leave it out",
         "prompt_logprobs": "is not supported yet: only output has log-probabilities; leave it out",
         "truncate_prompt_tokens": "is not supported: no prompt is cut; send one that fits",
     }

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,20 @@ import grpc
 import pytest
 from smg_grpc_proto.generated import common_pb2
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
-from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 
 from specsplit.cli.tokens import write
 from specsplit.errors import Cancelled, Exhausted, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.identity import CallerRole
 from specsplit.observe.span_table import ENGINE_CALL, problems_of, row
-from specsplit.rpc import Phase, dial, from_rpc_error, wait_until_serving
+from specsplit.rpc import Phase, dial, wait_until_serving
 from specsplit.rpc.names import VLLM_ENGINE_SERVICE
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.settings import TransportSettings
 from specsplit.values import FinishReason, Load, SpeculationStatistics, TokenLogprob, Usage
 from specsplit.vllm_engine.tokenizer_archive import archive_of
 from tests.coordinator.conftest import CONTEXT, POCKET
+from tests.support.engine_protocol import answer, failure, request
+from tests.support.engine_protocol import gateway as gateway_of
 from tests.support.eventually import eventually
 from tests.support.otlp import receiving
 
@@ -36,45 +37,9 @@ if TYPE_CHECKING:
 Say = Callable[..., "Script"]
 
 
-@asynccontextmanager
-async def gateway(cluster: Cluster, token: Path | None = None) -> AsyncIterator[Any]:
+def gateway(cluster: Cluster, token: Path | None = None) -> AbstractAsyncContextManager[Any]:
     """The stub of a gateway."""
-    async with dial(cluster.address, TransportSettings(token_file=token)) as channel:
-        yield VllmEngineStub(channel)
-
-
-def request(tokens: tuple[int, ...] = (5, 6, 7), stream: bool = False, **sampling: Any) -> pb.GenerateRequest:
-    return pb.GenerateRequest(
-        request_id="of the gateway",
-        tokenized=pb.TokenizedInput(input_ids=tokens),
-        stream=stream,
-        sampling_params=pb.SamplingParams(**{"temperature": 0.0, **sampling}),
-    )
-
-
-async def answer(
-    stub: Any, asked: pb.GenerateRequest
-) -> tuple[list[pb.GenerateStreamChunk], list[pb.GenerateComplete]]:
-    """The chunks, and what completed each choice."""
-    chunks, completes = list[pb.GenerateStreamChunk](), list[pb.GenerateComplete]()
-    async for response in stub.Generate(asked, timeout=20):
-        if response.WhichOneof("response") == "chunk":
-            chunks.append(response.chunk)
-        else:
-            completes.append(response.complete)
-    return chunks, completes
-
-
-async def failure(call: Any) -> SpecsplitError:
-    """What a call ends with, whatever it answers before."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await (read_all(call) if isinstance(call, grpc.aio.UnaryStreamCall) else call)
-    return from_rpc_error(caught.value)
-
-
-async def read_all(call: Any) -> None:
-    while await call.read():  # the end of a stream is falsy
-        pass
+    return gateway_of(cluster.address, token)
 
 
 async def test_a_request_is_decoded_as_one_of_our_own_and_answered_at_its_end(cluster: Cluster, say: Say) -> None:
@@ -143,10 +108,10 @@ async def test_what_is_refused_is_refused_as_anywhere_and_the_request_log_hears_
         assert isinstance(error, InvalidRequest) and error.field == "top_p"
         error = await failure(stub.Generate(request(tokens=(5, 99_999))))
         assert isinstance(error, InvalidRequest) and error.field == "tokens.token_ids[1]"
-        with pytest.raises(grpc.aio.AioRpcError, match=r"sampling_params\.regex: is not supported yet") as caught:
-            await answer(stub, request(regex="a"))
+        with pytest.raises(grpc.aio.AioRpcError, match=r"sampling_params\.truncate_prompt_tokens: is not supported") as caught:
+            await answer(stub, request(truncate_prompt_tokens=1))
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert [str(each).split(":")[0] for each in refused] == ["top_p", "sampling_params.regex"]
+    assert [str(each).split(":")[0] for each in refused] == ["top_p", "sampling_params.truncate_prompt_tokens"]
 
 
 @pytest.mark.parametrize("name", ["Embed", "FlushCache", "StartProfile", "StopProfile", "SubscribeKvEvents"])

@@ -304,3 +304,35 @@ def test_what_a_drafter_brought_lately_is_forgotten_with_its_record() -> None:
     assert recently.look({}, 11.0) == {}
     again = recently.look({key: DrafterRecord(sessions=1, steps=3, accepted=3)}, 12.0)
     assert again == {key: DrafterSums(steps=3, accepted=3)}, "a new record begins at 0"
+
+
+def left_to_the_pool(pool: DrafterPool, number: int) -> Session:
+    """A session that begins to run, for which nobody has chosen a drafter."""
+    session = session_of(number, DecodeRequest("r", (1,), any_drafter=True, from_roster=True), most=500)
+    session.drafter = NoDrafter(needed=True)
+    pool.resume(session, 0.0)
+    return session
+
+
+def test_sessions_for_which_nobody_chose_a_drafter_are_spread_over_the_roster() -> None:
+    pool, both = DrafterPool(Vocabulary(100), 50), [Endpoint("d", "d:1"), Endpoint("e", "e:1")]
+    pool.roster(both, (), 0.0)
+    sessions = [left_to_the_pool(pool, number) for number in range(4)]
+    assert sorted(session.drafter.address for session in sessions) == ["d:1", "d:1", "e:1", "e:1"]
+    assert pool.counters.failovers == 0, "none of them has lost one"
+    first = sessions[0]
+    had = first.drafter.address
+    pool.suspend(first)
+    pool.resume(first, 1.0)
+    assert first.drafter.address == had, "it comes back to the one that knows its text"
+    pool.lost(had, sessions, 2.0)
+    assert {session.drafter.address for session in sessions} == {"d:1", "e:1"} - {had}
+    assert pool.counters.failovers == 2
+
+
+def test_a_session_for_which_nobody_chose_a_drafter_gets_the_first_that_comes() -> None:
+    pool, only = DrafterPool(Vocabulary(100), 50), Endpoint("d", "d:1")
+    session = left_to_the_pool(pool, 1)
+    assert not session.drafter.attached
+    pool.roster([only], [session], 1.0)
+    assert session.drafter.address == only.address and pool.counters.failovers == 0

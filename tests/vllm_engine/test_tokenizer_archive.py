@@ -6,13 +6,15 @@ import hashlib
 import io
 import json
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 import tokenizers
 
 from specsplit.errors import LoadError
-from specsplit.vllm_engine.tokenizer_archive import TokenizerArchive, archive_of
+from specsplit.generation.on_demand import OnDemand
+from specsplit.vllm_engine.tokenizer_archive import archive_of
 from tests.support.toys import write_byte_tokenizer
 
 
@@ -70,15 +72,16 @@ def encoded(data: bytes) -> str:
 
 
 async def test_it_is_made_once_and_again_after_a_failure(folder: Path) -> None:
-    archive = TokenizerArchive(folder)
+    archive = OnDemand(partial(archive_of, folder))
     written = (folder / "config.json").read_bytes()
     (folder / "config.json").unlink()
     (folder / "tokenizer.json").rename(folder / "tekken.json")
     (folder / "tekken.json").write_text("{")
     with pytest.raises(LoadError, match=r"tekken\.json cannot be read"):
         await archive.get()
+    assert archive.made is None
     write_byte_tokenizer(folder)
     (folder / "config.json").write_bytes(written)
     made = await archive.get()
     (folder / "config.json").unlink()
-    assert await archive.get() is made
+    assert await archive.get() is archive.made is made

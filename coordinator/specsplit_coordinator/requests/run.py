@@ -20,7 +20,7 @@ from specsplit.generation.engine_request import EngineRequest
 from specsplit.observe import TraceContext, fields
 from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
-from specsplit.values import FailoverCause, FinishReason, Usage, Vocabulary
+from specsplit.values import FailoverCause, FinishReason, Vocabulary
 from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.cluster.placement import DrafterPlacement, has_other
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
@@ -264,20 +264,10 @@ class Run:
         self._logged.failed_over(cause, len(self._answer.tokens))
 
     def _done(self) -> Done:
-        prepared, answer, logged = self._prepared, self._answer, self._logged
-        assert answer.end is not None, "what goes on has no last message"
-        return Done(
-            request_id=prepared.request.request_id,
-            reason=answer.end.reason,
-            matched_stop=answer.end.matched,
-            usage=Usage(len(prepared.tokens), answer.kept, answer.cached_prompt_tokens),
-            speculation=answer.speculation,
-            seed=prepared.sampling.seed,
-            verifier="" if logged.verifier is None else logged.verifier.member_id,
-            drafter="" if logged.drafter is None else logged.drafter.member_id,
-            index=logged.index,
-            no_drafts=answer.no_drafts,
-        )
+        logged = self._logged
+        verifier = "" if logged.verifier is None else logged.verifier.member_id
+        drafter = "" if logged.drafter is None else logged.drafter.member_id
+        return self._prepared.done(self._answer, logged.index, verifier=verifier, drafter=drafter)
 
 
 def _cause(verifier: MemberState) -> FailoverCause:

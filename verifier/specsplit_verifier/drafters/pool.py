@@ -197,7 +197,10 @@ class DrafterPool:
         there = spread(there, self._memory.records, sampled=session.sampled)
         for drafter in [*there, *([wished] if wished and self._may_try(session, wished, now) else [])]:
             if self._open(session, drafter, now):
-                self.counters.failovers += 1
+                if wished is None:  # it was left to the verifier; it comes back to that one, should it be preempted
+                    session.request = replace(session.request, drafter=drafter)
+                else:
+                    self.counters.failovers += 1
                 return True
         return False
 

@@ -12,6 +12,7 @@ import torch
 
 from specsplit.clock import Clock, SystemClock
 from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.generation.delivery import Delivery
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
 from specsplit.model.graphs import Buckets
@@ -24,10 +25,21 @@ from specsplit.model_thread import ModelThread
 from specsplit.observe import fields
 from specsplit.ranks.environment import ALONE, RankEnvironment
 from specsplit.ranks.lockstep import Lockstep
-from specsplit.rpc import VERIFIER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
+from specsplit.rpc import (
+    VERIFIER_SERVICE,
+    VLLM_ENGINE_SERVICE,
+    Dialled,
+    Membership,
+    Server,
+    Service,
+    registration,
+    run_service,
+)
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import AS_SET
+from specsplit.vllm_engine.servicer import VllmEngineServicer
+from specsplit_verifier.edge.engine import VerifierEngine
 from specsplit_verifier.edge.servicer import VerifierServicer
 from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.policy.adaptive.choice import controller_for
@@ -113,19 +125,22 @@ def main(settings: VerifierSettings) -> int:
     return run_service("verifier", own, partial(service_of, environment=environment))
 
 
-def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE) -> Service[Verifier]:
+def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE) -> Service[Served]:
     """Build the verifier's process. Raises InvalidRequest for a wrong file of tiers, before anything is loaded."""
     controller_for(settings, AS_SET)
     clock = SystemClock()
-    server = Server(settings, "verifier", services=[VERIFIER_SERVICE], session_methods=["Decode"])
-    servicer = VerifierServicer()
+    services = [VERIFIER_SERVICE, VLLM_ENGINE_SERVICE]
+    server = Server(settings, "verifier", services=services, session_methods=["Decode", "Generate"])
+    servicer, engine = VerifierServicer(), VerifierEngine(settings, server)
+    delivery = Delivery(engine, max_unread_bytes=settings.max_unread_bytes, unread_s=settings.unread_s)
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc)
+    VllmEngineServicer(delivery, engine, settings.model, clock).add_to(server.grpc)
     telemetry = Telemetry(settings, server.tracing, clock, environment.rank)
 
-    async def load() -> Verifier:
+    async def load() -> Served:
         thread = ModelThread("engine")
         runner = await thread.load(partial(load_target, settings, clock, environment.number))
-        verifier = servicer.verifier = Verifier(settings, runner, clock, telemetry, thread)
+        verifier = servicer.verifier = engine.verifier = Verifier(settings, runner, clock, telemetry, thread)
         info = verifier.info
         facts = {"model": info.model, "vocabulary": info.vocabulary, "max_context": info.max_context}
         windows = runner.target.pool.windows
@@ -138,16 +153,37 @@ def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE)
                 "window_kv_tokens has no effect: it is as much as kv_tokens, or the target has no layers that see a window beside others "
                 "that see all tokens, or it has recurrent layers or is split over processes, where all layers have room for kv_tokens"
             )
-        return verifier
+        return Served(verifier, engine, delivery)
 
     return Service(
         settings,
         server,
         telemetry.metrics,
         load,
-        lambda verifier, dialled: _Member(settings, server, verifier, dialled, clock).membership,
+        lambda served, dialled: _Member(settings, server, served.verifier, dialled, clock).membership,
         environment,
     )
+
+
+class Served:
+    """A verifier with its edges: what the process serves."""
+
+    def __init__(self, verifier: Verifier, engine: VerifierEngine, delivery: Delivery) -> None:
+        self.verifier = verifier
+        self.failed = verifier.failed
+        """Set if nothing can be decoded any more."""
+        self._engine = engine
+        self._delivery = delivery
+
+    async def drained(self) -> None:
+        """Return once no answer is on its way to a caller, and no session is left, here or on another rank of the group."""
+        await self._delivery.delivered()
+        await self.verifier.drained()
+
+    async def close(self) -> None:
+        """End the engine and what stands before it."""
+        self._engine.close()
+        await self.verifier.close()
 
 
 class _Member:

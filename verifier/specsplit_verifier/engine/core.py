@@ -333,7 +333,7 @@ class EngineCore:
             stopping.ends(self._info.eos_token_ids),
             stopping.min_tokens,
         )
-        drafter = NoDrafter(needed=request.drafter is not None)
+        drafter = NoDrafter(needed=request.takes_drafter)
         table, tokens = self._scheduler.kv.table(), list(request.tokens)
         return Session(request.session, request, plan, stops, table, tokens, 0, drafter, grammar=grammar)
 

@@ -163,7 +163,7 @@ class Session:
     @property
     def wants_drafts(self) -> bool:
         """True if its caller wants drafts, of one kind or of any."""
-        return self.request.drafter is not None or self.request.any_drafter
+        return self.request.takes_drafter or self.request.any_drafter
 
     @property
     def needs_drafter(self) -> bool:
@@ -210,7 +210,7 @@ class Session:
             return NoDraftsCause.REQUEST
         if not self.plan.speculates:
             return NoDraftsCause.PLAN
-        refused = request.drafter is not None and not self.drafter.needed
+        refused = request.takes_drafter and not self.drafter.needed
         return NoDraftsCause.REFUSED if refused else NoDraftsCause.NO_DRAFTER
 
     def take(self, limits: TreeLimits) -> Draft:
