@@ -24,7 +24,7 @@ from specsplit.speculation import TRANSITIONS, Commit, Event, Grow, Side, State
 from specsplit.speculation.states import StateMachine
 from specsplit.v1 import cluster_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 from specsplit.vllm_engine.servicer import VllmEngineServicer
-from specsplit.wire import vllm
+from specsplit.wire import vllm, vllm_operations
 
 PROTOS = ROOT / "protos"
 PAGE = ROOT / "docs" / "protocol.md"
@@ -212,9 +212,9 @@ def _comments(proto: Path) -> dict[str, str]:
 
 def _engine() -> Iterator[str]:
     (service,) = vllm_engine_pb2.DESCRIPTOR.services_by_name.values()
-    yield from _table(
-        ("field", "what is said of it"), ((f"`{name}`", why) for name, why in sorted(vllm.NOT_SERVED.items()))
-    )
+    profile = {f"StartProfileRequest.{name}": why for name, why in vllm_operations.PROFILE_NOT_SERVED.items()}
+    refused = sorted({**vllm.NOT_SERVED, **profile}.items())
+    yield from _table(("field", "what is said of it"), ((f"`{name}`", why) for name, why in refused))
     yield ""
     calls = ((method, inspect.getdoc(getattr(VllmEngineServicer, method.name)) or "") for method in service.methods)
     yield from _table(

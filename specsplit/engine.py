@@ -1,10 +1,12 @@
-"""What an engine tells a gateway in front of it: what its model is, and how busy it is."""
+"""What an engine tells a gateway in front of it, and may be told by it: its model, its load, its cache, and an operator's orders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from specsplit.errors import InvalidRequest
 from specsplit.membership import Member
 from specsplit.values import Load, ModelInfo
 
@@ -74,3 +76,115 @@ def engine_load(members: Iterable[Member], running: int, waiting: int) -> Engine
         used_tokens=sum(each.used_tokens for each in verifiers),
         max_tokens=sum(each.max_tokens for each in verifiers),
     )
+
+
+LONGEST_FLUSH_S: Final = 600.0
+"""Time for which a flush waits for sessions, at most."""
+MOST_PROFILED: Final = 1_000
+"""Steps in one profile, at most: it is held in memory until it is written."""
+ACTIVITIES: Final = ("CPU", "GPU")
+"""What a profile may have."""
+
+
+@dataclass(frozen=True)
+class FlushCache:
+    """Drop what is cached of texts that no session has. Raises InvalidRequest for a time out of range."""
+
+    timeout_s: float = 0.0
+    """Wait so long, at most, until no session uses any of it; 0: what is in use stays."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.timeout_s <= LONGEST_FLUSH_S:
+            raise InvalidRequest("timeout_s", f"is {self.timeout_s}, expected 0..{LONGEST_FLUSH_S:g}")
+
+
+@dataclass(frozen=True)
+class StartProfile:
+    """Profile what the engine computes from now on. Raises InvalidRequest for a value out of range."""
+
+    activities: tuple[str, ...] = ()
+    """Some of `ACTIVITIES`; empty: all that the device has."""
+    num_steps: int | None = None
+    """It is over after so many steps; None: after `MOST_PROFILED`, if StopProfile does not come before."""
+    with_stack: bool = False
+    """Whether it has the lines of source."""
+    record_shapes: bool = False
+    """Whether it has the shapes of inputs."""
+
+    def __post_init__(self) -> None:
+        for activity in self.activities:
+            if activity not in ACTIVITIES:
+                raise InvalidRequest("activities", f"has {activity!r}, expected some of {', '.join(ACTIVITIES)}")
+        if self.num_steps is not None and not 1 <= self.num_steps <= MOST_PROFILED:
+            raise InvalidRequest("num_steps", f"is {self.num_steps}, expected 1..{MOST_PROFILED:,}")
+
+
+@dataclass(frozen=True)
+class StopProfile:
+    """End the profile, and write it."""
+
+
+Operation = FlushCache | StartProfile | StopProfile
+"""What an operator may ask of an engine."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an operation."""
+
+    done: bool
+    """False: some of it could not be done."""
+    message: str
+    """What was done, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """So many tokens as a page of KV has, behind all tokens before them. Its digest is that of `specsplit.prefix`."""
+
+    digest: bytes
+    parent: bytes
+    """The digest of the block before it; empty: a text begins with it."""
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BlocksStored:
+    """The KV of these blocks is there from now on."""
+
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class BlocksRemoved:
+    """The KV of these blocks, by digest, is gone."""
+
+    digests: Sequence[bytes]
+
+
+BlockChange = BlocksStored | BlocksRemoved
+
+
+@dataclass(frozen=True)
+class BlockBatch:
+    """What happened to blocks at once, or a part of all that are there."""
+
+    sequence: int
+    """Its number; that of the next batch is one more."""
+    timestamp: float
+    """Seconds since 1970."""
+    changes: Sequence[BlockChange] = ()
+    first_event: int = 0
+    """The number of the first change, that of the next is one more; 0: none of them has one."""
+    part: SnapshotPart | None = None
+    """None: these are changes, and not what is there."""
+
+
+@dataclass(frozen=True)
+class SnapshotPart:
+    """Which part it is of all blocks that are there."""
+
+    index: int
+    parts: int
+    blocks: int
+    """Blocks in all parts."""

@@ -57,10 +57,11 @@ AT_VERIFIERS: Mapping[str, frozenset[CallerRole]] = MappingProxyType(
     {
         method: (roles - {_CLIENT}) | {_MEMBER}
         for method, roles in PERMISSIONS.items()
-        if roles is not None and _CLIENT in roles and method.startswith(f"/{VLLM_ENGINE_SERVICE}/")
+        if roles is not None and method.startswith(f"/{VLLM_ENGINE_SERVICE}/")
     }
 )
-"""What a verifier asks in the place of that. Who sends requests past the coordinator passes its queue and quotas, so members alone do."""
+"""What a verifier asks in the place of that: who sends requests past the coordinator passes its queue and quotas, so members alone do. A
+coordinator, which is a member, passes on what operators ask of all verifiers."""
 
 
 def needed(method: str, process: str = "") -> frozenset[CallerRole] | None:

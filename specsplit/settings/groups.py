@@ -134,6 +134,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "trace_level",
             "trace_ratio",
             "trace_modules",
+            "profile_dir",
         ),
         "Benchmarks": (
             "inflate_layers",

@@ -67,6 +67,8 @@ class VerifierSettings(EngineSettings, AnswerSettings):
     lookup: bool = False
     """Sessions that no drafter serves are drafted for by the verifier itself, by lookup in their texts and in recent outputs of the same
     client, as an ngram drafter does it; those whose requests ask for no drafter are not."""
+    profile_dir: Path | None = None
+    """Folder for the profiles of torch's profiler that operators start and stop (StartProfile of the engine protocol). Unset: none are."""
     rest_trials: bool = True
     """goodput only: now and then all drafters rest for a few steps, and they stay at rest while more tokens a second are committed without
     them, as on cores that they share with the verifier. Ranks of a group (dp_size) try nothing."""

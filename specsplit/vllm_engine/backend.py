@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from specsplit.engine import EngineLoad
+from specsplit.engine import BlockBatch, EngineLoad, Operation, Outcome
 from specsplit.values import ModelInfo
 
 
@@ -21,4 +22,12 @@ class EngineBackend(Protocol):
 
     def problem(self) -> str:
         """Why no requests are taken, in a sentence; empty if they are."""
+        ...
+
+    async def operate(self, operation: Operation) -> Outcome:
+        """Do what an operator asks for. Raises SpecsplitError."""
+        ...
+
+    def block_events(self) -> AsyncGenerator[BlockBatch, None]:
+        """Yield what is cached of texts, then what changes of it. The caller has to close the generator. Raises SpecsplitError."""
         ...

@@ -14,6 +14,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2_grpc  # pyright: ignore[rep
 
 from specsplit.build import build
 from specsplit.clock import Clock
+from specsplit.engine import StopProfile
 from specsplit.errors import Unsupported
 from specsplit.generation.delivery import Delivery
 from specsplit.generation.on_demand import OnDemand
@@ -22,6 +23,7 @@ from specsplit.text.model_config import model_config
 from specsplit.vllm_engine.backend import EngineBackend
 from specsplit.vllm_engine.tokenizer_archive import archive_of
 from specsplit.wire import vllm as wire
+from specsplit.wire import vllm_operations as operations
 
 
 def _today() -> datetime:
@@ -101,20 +103,29 @@ class VllmEngineServicer:
         """Refuse: only text is generated."""
         raise Unsupported("Embed", "is not supported: only text is generated here, and nothing is embedded")
 
-    async def FlushCache(self, request: object, context: Context) -> NoReturn:  # noqa: N802
-        """Refuse: verifiers keep their caches by themselves."""
-        raise Unsupported(
-            "FlushCache", "is not supported: a verifier drops cached prefixes by itself when it wants room"
-        )
+    async def FlushCache(  # noqa: N802
+        self, request: operations.FlushMessage, context: Context
+    ) -> operations.FlushedMessage:
+        """Drop what is cached of texts and in no session's use; a coordinator has every verifier do so. An operator's call."""
+        return operations.flushed_to_wire(await self._backend.operate(operations.flush_from_wire(request)))
 
-    async def StartProfile(self, request: object, context: Context) -> NoReturn:  # noqa: N802
-        """Refuse: nothing is profiled from here."""
-        raise Unsupported("StartProfile", "is not supported: profile a verifier in its own process, or trace requests")
+    async def StartProfile(  # noqa: N802
+        self, request: operations.StartProfileMessage, context: Context
+    ) -> operations.ProfileMessage:
+        """Profile what the engine computes, with torch's profiler; a coordinator has every verifier do so. An operator's call."""
+        return operations.profile_to_wire(await self._backend.operate(operations.start_profile_from_wire(request)))
 
-    async def StopProfile(self, request: object, context: Context) -> NoReturn:  # noqa: N802
-        """Refuse: nothing is profiled from here."""
-        raise Unsupported("StopProfile", "is not supported: no profile is running")
+    async def StopProfile(  # noqa: N802
+        self, request: operations.StopProfileMessage, context: Context
+    ) -> operations.ProfileMessage:
+        """End a profile, and write it to a file in the verifier's profile_dir. An operator's call."""
+        return operations.profile_to_wire(await self._backend.operate(StopProfile()))
 
-    async def SubscribeKvEvents(self, request: object, context: Context) -> NoReturn:  # noqa: N802
-        """Refuse: which verifier holds which prefix is the coordinator's own business."""
-        raise Unsupported("SubscribeKvEvents", "is not supported: requests are placed by cached prefixes here already")
+    async def SubscribeKvEvents(  # noqa: N802
+        self, request: operations.SubscribeMessage, context: Context
+    ) -> AsyncGenerator[operations.BlockBatchMessage, None]:
+        """Stream which blocks of tokens are cached, then what changes of it. A coordinator refuses: it places requests by that itself."""
+        operations.subscribe_from_wire(request)
+        async with aclosing(self._backend.block_events()) as batches:
+            async for batch in batches:
+                yield operations.block_batch_to_wire(batch)

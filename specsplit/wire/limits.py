@@ -180,7 +180,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "HeartbeatReport.prefixes": Limit(entries=REPORTED),
         "RosterDirective.drafters": Limit(entries=MAX_MEMBERS),
         "HandOverDirective.from_member": _NAME,
-        # vllm_engine.proto and common.proto of smg-grpc-proto: what a gateway sends
+        # vllm_engine.proto and common.proto of smg-grpc-proto: what a gateway sends, and what a coordinator reads of an engine
         "vllm.grpc.engine.GenerateRequest.request_id": _NAME,
         "vllm.grpc.engine.GenerateRequest.text": Limit(length=MAX_TEXT),
         "vllm.grpc.engine.GenerateRequest.extra_mm_inputs": Limit(entries=MAX_MEDIA),
@@ -217,6 +217,8 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "smg.grpc.common.RemoteTensorHandle.descriptor": Limit(length=MAX_FEATURE_BYTES),
         "smg.grpc.common.StartProfileRequest.output_dir": _NAME,
         "smg.grpc.common.StartProfileRequest.activities": Limit(MAX_MEDIA, MAX_NAME),
+        "smg.grpc.common.FlushCacheResponse.message": Limit(length=MAX_SENTENCE),
+        "smg.grpc.common.ProfileResponse.message": Limit(length=MAX_SENTENCE),
     }
 )
 """By message and field; a test holds this table to the protos."""

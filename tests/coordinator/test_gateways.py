@@ -114,17 +114,34 @@ async def test_what_is_refused_is_refused_as_anywhere_and_the_request_log_hears_
     assert [str(each).split(":")[0] for each in refused] == ["top_p", "sampling_params.truncate_prompt_tokens"]
 
 
-@pytest.mark.parametrize("name", ["Embed", "FlushCache", "StartProfile", "StopProfile", "SubscribeKvEvents"])
+@pytest.mark.parametrize("name", ["Embed", "SubscribeKvEvents"])
 async def test_calls_that_are_not_served_say_so(cluster: Cluster, name: str) -> None:
-    message = {
-        "Embed": pb.EmbedRequest(), "FlushCache": common_pb2.FlushCacheRequest(), "StartProfile": common_pb2.StartProfileRequest(),
-        "StopProfile": common_pb2.StopProfileRequest(), "SubscribeKvEvents": common_pb2.SubscribeKvEventsRequest(),
-    }[name]  # fmt: skip
+    message = {"Embed": pb.EmbedRequest(), "SubscribeKvEvents": common_pb2.SubscribeKvEventsRequest()}[name]
     async with gateway(cluster) as stub:
         call = getattr(stub, name)(message, timeout=10)
         with pytest.raises(grpc.aio.AioRpcError, match=f"{name}: is not supported") as caught:
             await (call.read() if isinstance(call, grpc.aio.UnaryStreamCall) else call)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_what_operators_ask_is_refused_without_a_verifier_and_by_one_that_does_not_know_it(
+    cluster: Cluster, say: Say
+) -> None:
+    asked: dict[str, Any] = {
+        "FlushCache": common_pb2.FlushCacheRequest(), "StartProfile": common_pb2.StartProfileRequest(),
+        "StopProfile": common_pb2.StopProfileRequest(),
+    }  # fmt: skip
+    async with gateway(cluster) as stub:
+        for name, message in asked.items():
+            assert isinstance(await failure(getattr(stub, name)(message)), Unavailable)
+        await cluster.add_verifier(say((8,)))
+        for name, message in asked.items():
+            with pytest.raises(grpc.aio.AioRpcError, match=r"does not know the call|is a call to") as caught:
+                await getattr(stub, name)(message)
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        for wrong, field in (({"timeout_s": -1.0}, "timeout_s"), ({"timeout_s": float("nan")}, "timeout_s")):
+            error = await failure(stub.FlushCache(common_pb2.FlushCacheRequest(**wrong)))
+            assert isinstance(error, InvalidRequest) and error.field == field
 
 
 async def test_an_aborted_request_ends_and_others_go_on(cluster: Cluster, say: Say) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from smg_grpc_proto.generated import common_pb2
 
 from specsplit.cli.local import LocalCluster
 from specsplit.text.tokenizer import Tokenizer
@@ -22,9 +24,14 @@ SEEDED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
+@pytest.fixture(scope="module")
+def cluster(profiles: Path) -> Iterator[LocalCluster]:
     """Steps wait for drafts, so that some are accepted however busy the machine is."""
-    waiting = {"draft_ahead": False, "wait_budget_us": 2_000_000}
+    waiting = {"draft_ahead": False, "wait_budget_us": 2_000_000, "profile_dir": profiles}
     with LocalCluster(
         POCKET / "target", {"eagle3": POCKET / "eagle3"}, drafters=["eagle3"], verifier=waiting
     ) as cluster:
@@ -77,3 +84,26 @@ async def test_both_answer_alike_whatever_is_asked(edges: tuple[Any, Any], sampl
 async def test_the_verifier_chooses_a_drafter_of_its_roster(edges: tuple[Any, Any]) -> None:
     _, completes = await answer(edges[1], request(PROMPT, n=2, max_tokens=60, temperature=0.0))
     assert all(complete.spec_draft_tokens > complete.spec_accepted_tokens > 0 for complete in completes)
+
+
+async def test_what_operators_ask_of_the_coordinator_every_verifier_does(
+    edges: tuple[Any, Any], cluster: LocalCluster, profiles: Path
+) -> None:
+    coordinator, verifier = edges
+    asked = request(PROMPT * 4, max_tokens=2)
+    for _ in range(2):
+        _, (known,) = await answer(verifier, asked)
+    assert known.cached_tokens > 0
+    flushed = await coordinator.FlushCache(common_pb2.FlushCacheRequest(timeout_s=30))
+    assert flushed.success and "cached pages were dropped" in flushed.message
+    _, (unknown,) = await answer(verifier, asked)
+    assert unknown.cached_tokens == 0
+    began = await coordinator.StartProfile(common_pb2.StartProfileRequest())
+    assert began.success
+    await answer(coordinator, asked)
+    ended = await coordinator.StopProfile(common_pb2.StopProfileRequest())
+    assert ended.success and str(profiles) in ended.message
+    with cluster.client() as client:
+        names = [member.member_id for member in client.cluster().members if member.member_id in ended.message]
+    assert len(names) == 1, "the sentence says which verifier it is"
+    assert len(os.listdir(profiles)) == 1

@@ -24,7 +24,7 @@ from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest
 from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import MAX_BIASES, Endpoint, Host, Load, ModelInfo, Plan, Sampling, Vocabulary
 from specsplit.values.host import MAX_CORE_RANGES
-from specsplit.wire import cluster, coordinator, drafter, verifier, vllm, watching
+from specsplit.wire import cluster, coordinator, drafter, verifier, vllm, vllm_operations, watching
 from specsplit.wire.checks import check
 from specsplit.wire.limits import (
     LIMITS,
@@ -74,18 +74,28 @@ PARSERS: dict[type[Message], Callable[[Any], object]] = {
     vllm_engine_pb2.AbortRequest: vllm.abort_from_wire,
     vllm_engine_pb2.GetLoadsRequest: vllm.loads_from_wire,
     vllm_engine_pb2.EmbedRequest: check,
-    gateway_pb2.FlushCacheRequest: check,
-    gateway_pb2.StartProfileRequest: check,
-    gateway_pb2.SubscribeKvEventsRequest: check,
+    gateway_pb2.FlushCacheRequest: vllm_operations.flush_from_wire,
+    gateway_pb2.FlushCacheResponse: vllm_operations.outcome_from_wire,
+    gateway_pb2.StartProfileRequest: vllm_operations.start_profile_from_wire,
+    gateway_pb2.ProfileResponse: vllm_operations.outcome_from_wire,
+    gateway_pb2.SubscribeKvEventsRequest: vllm_operations.subscribe_from_wire,
 }
-"""By message of a call; a message without fields is not read, and one of a gateway's protocol is read if it is a request."""
+"""By message of a call; a message without fields is not read, and of a gateway's protocol requests are, and what comes of an
+operation that a coordinator passes on."""
 
 
 def messages_of_calls() -> set[type[Message]]:
     methods = [method for file in FILES for service in file.services_by_name.values() for method in service.methods]
     kinds = {kind for method in methods for kind in (method.input_type, method.output_type)}
-    kinds |= {method.input_type for method in ENGINE.methods}
+    kinds |= read_of_the_engine()
     return {GetMessageClass(kind) for kind in kinds if kind.fields}
+
+
+def read_of_the_engine() -> set[Descriptor]:
+    """What is read of the engine protocol: requests, and what operations come to."""
+    passed_on = ("FlushCache", "StartProfile", "StopProfile")
+    answers = {method.output_type for method in ENGINE.methods if method.name in passed_on}
+    return {method.input_type for method in ENGINE.methods} | answers
 
 
 def is_map(field: FieldDescriptor) -> bool:
@@ -101,7 +111,7 @@ def fields_of_the_protos() -> Iterator[FieldDescriptor]:
     for file in FILES:
         for message in file.message_types_by_name.values():
             yield from message.fields
-    yield from {field for method in ENGINE.methods for field in fields_below(method.input_type)}
+    yield from {field for message in read_of_the_engine() for field in fields_below(message)}
 
 
 def fields_below(descriptor: Descriptor) -> Iterator[FieldDescriptor]:

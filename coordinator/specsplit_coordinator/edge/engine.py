@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
 
-from specsplit.engine import EngineLoad, engine_load
-from specsplit.errors import Unavailable
+from specsplit.engine import BlockBatch, EngineLoad, FlushCache, Operation, Outcome, engine_load
+from specsplit.errors import SpecsplitError, Unavailable, Unsupported, shortened
 from specsplit.membership import Cluster
-from specsplit.rpc import Phase, Server
+from specsplit.observe import fields
+from specsplit.rpc import Phase, Server, caller
 from specsplit.values import ModelInfo
+from specsplit.wire.limits import MAX_SENTENCE
 from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.verifier_client import VerifierClient
+
+_log = logging.getLogger(__name__)
+ANSWERED_S: Final = 120.0
+"""Time that a verifier has for what an operator asks for: it writes profiles meanwhile."""
 
 
 class CoordinatorEngine:
     """A cluster that answers as one engine."""
 
-    def __init__(self, registry: Registry, cluster: Callable[[], Cluster], server: Server) -> None:
+    def __init__(
+        self, registry: Registry, verifiers: VerifierClient, cluster: Callable[[], Cluster], server: Server
+    ) -> None:
         self._registry = registry
+        self._verifiers = verifiers
         self._cluster = cluster
         self._server = server
 
@@ -38,3 +51,30 @@ class CoordinatorEngine:
         except Unavailable as error:
             return str(error)
         return ""
+
+    async def operate(self, operation: Operation) -> Outcome:
+        """Have every verifier do what an operator asks for, all at once; the sentence says what each of them answers.
+
+        Raises what the first of them raises if none does it, Unavailable if there is none.
+        """
+        self._registry.model()
+        verifiers = [*self._registry.verifiers]
+        timeout_s = ANSWERED_S + (operation.timeout_s if isinstance(operation, FlushCache) else 0.0)
+        calls = [self._verifiers.operate(verifier, operation, timeout_s) for verifier in verifiers]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        refusals = [answer for answer in answers if isinstance(answer, SpecsplitError)]
+        if len(refusals) == len(answers):
+            raise refusals[0]
+        said: list[str] = []
+        for verifier, answer in zip(verifiers, answers, strict=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, SpecsplitError):
+                raise answer
+            said.append(f"{verifier.member_id}: {answer.message if isinstance(answer, Outcome) else answer}")
+        _log.info("an operator's call", extra=fields(call=type(operation).__name__, by=caller().name, said=said))
+        done = all(isinstance(answer, Outcome) and answer.done for answer in answers)
+        return Outcome(done, shortened("; ".join(said), MAX_SENTENCE))
+
+    async def block_events(self) -> AsyncGenerator[BlockBatch, None]:
+        """Refuse: a gateway that chose a verifier by that would work against the coordinator, which does. Raises Unsupported."""
+        raise Unsupported("SubscribeKvEvents", "is not supported: requests are placed by cached prefixes here already")
+        yield  # pyright: ignore[reportUnreachable] (so that it is a generator)

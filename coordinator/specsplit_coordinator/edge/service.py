@@ -84,7 +84,7 @@ class Coordinator:
         self._open.callback(generator.close)
         self._delivery = Delivery(generator, max_unread_bytes=settings.max_unread_bytes, unread_s=settings.unread_s)
         programs = CoordinatorServicer(generator, self.registry, self._cluster, self.orders, self._delivery)
-        engine = CoordinatorEngine(self.registry, self._cluster, server)
+        engine = CoordinatorEngine(self.registry, client, self._cluster, server)
         gateways = VllmEngineServicer(self._delivery, engine, settings.model, clock)
         self._members = self._for_members(settings, scorer)
         snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)

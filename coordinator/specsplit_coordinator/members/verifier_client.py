@@ -1,4 +1,4 @@
-"""The coordinator's gRPC client of the verifiers: it opens Decode and Watch calls, and turns how they end into errors of ours."""
+"""The coordinator's gRPC client of the verifiers: it makes calls, and turns how they end into errors of ours."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Protocol
 
 import grpc
 
+from specsplit.engine import Operation, Outcome
 from specsplit.errors import Incompatible, InvalidRequest, SpecsplitError, Unavailable, quoted
 from specsplit.observe import TraceContext, Tracing
 from specsplit.rpc import CODES, from_rpc_error, is_from_peer, is_task_cancelled
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import TransportSettings
+from specsplit.vllm_engine.client import OperationCall
 from specsplit.wire.verifier import decode_events, decode_to_wire
 from specsplit.wire.watching import Watched, watch_event, watch_to_wire
 from specsplit_coordinator.members.channel_pool import ChannelPool
@@ -31,7 +33,7 @@ _REFUSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSIO
 
 
 class VerifierClient:
-    """Decodes and watches sessions on verifiers."""
+    """Decodes and watches sessions on verifiers, and passes on what operators ask of all of them."""
 
     def __init__(self, settings: TransportSettings, tracing: Tracing) -> None:
         self._tracing = tracing
@@ -78,6 +80,17 @@ class VerifierClient:
             with _tied_to(verifier, call):
                 async for message in call:
                     yield watch_event(message)
+
+    async def operate(self, verifier: MemberState, operation: Operation, timeout_s: float) -> Outcome:
+        """Have the engine of a verifier do what an operator asks for.
+
+        Raises Unsupported if it does not know the call, DeadlineExceeded if it takes longer, otherwise as `decode` does.
+        """
+        _require_alive(verifier)
+        with self._channels.to(verifier) as pooled:
+            call = OperationCall(pooled.channel, operation, timeout_s)
+            with _tied_to(verifier, call):
+                return await call.outcome()
 
     async def close(self) -> None:
         """Close every channel."""

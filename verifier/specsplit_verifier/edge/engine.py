@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from specsplit.engine import EngineLoad, load_of
-from specsplit.errors import Exhausted, SpecsplitError
+from specsplit.engine import BlockBatch, EngineLoad, Operation, Outcome, load_of
+from specsplit.errors import Exhausted, SpecsplitError, Unsupported
 from specsplit.generation.answer import Answer
 from specsplit.generation.choices import merged
 from specsplit.generation.engine_request import EngineRequest
@@ -26,6 +26,8 @@ from specsplit.sessions import Preempted
 from specsplit.settings import VerifierSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import ModelInfo
+from specsplit_verifier.edge.block_events import BlockEvents
+from specsplit_verifier.edge.operations import Operations
 from specsplit_verifier.edge.verifier import Verifier
 
 
@@ -41,6 +43,10 @@ class VerifierEngine:
         self._reader = OnDemand(partial(_reader, settings.model))
         self._preparation = Preparation(RandomSources())
         self._preparing = 0
+        self._operations = Operations(settings.profile_dir)
+        self._caches = settings.prefix_cache
+        self._events: BlockEvents | None = None
+        """None: nobody has subscribed yet."""
 
     async def generate(
         self, request: GenerateRequest, remaining_s: Callable[[], float | None], client: str = ""
@@ -77,6 +83,23 @@ class VerifierEngine:
         if self._server.phase is not Phase.SERVING:
             return "the verifier is draining and takes no new requests"
         return ""
+
+    async def operate(self, operation: Operation) -> Outcome:
+        """Do what an operator asks for; see `Operations.operate`."""
+        return await self._operations.operate(self.verifier, operation)
+
+    async def block_events(self) -> AsyncGenerator[BlockBatch, None]:
+        """Yield what is cached of texts, then what changes of it; see `BlockEvents.subscribe`.
+
+        Raises Unsupported if nothing is cached here.
+        """
+        if not self._caches:
+            raise Unsupported("SubscribeKvEvents", "is not supported here: prefix_cache of the verifier is off")
+        if self._events is None:
+            self._events = BlockEvents(self.verifier.engine.post)
+        async with aclosing(self._events.subscribe(self.verifier.failed)) as batches:
+            async for batch in batches:
+                yield batch
 
     def close(self) -> None:
         """End the threads that read prompts; no more requests may come."""

@@ -21,13 +21,18 @@ from specsplit_verifier.engine.stopwatch import Stopwatch
 from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.policy.planner import Pause, Planner, Schedule
 from specsplit_verifier.records.events import (
+    CacheEvent,
     Cancel,
     Constrained,
     DrafterLost,
+    FlushPages,
     FromDrafter,
     Output,
     Sends,
     SessionEvent,
+    UnwatchBlocks,
+    WatchBlocks,
+    answer,
 )
 from specsplit_verifier.records.feed import Recipe
 from specsplit_verifier.records.step import SessionResult, StepInput, StepOutput, StepResult, TreeInput
@@ -110,9 +115,21 @@ class EngineCore:
         return self._planner.cost
 
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
-        """What has come up for callers and for drafters since this was last asked."""
+        """What has come up for callers and for drafters since this was last asked. Who watches cached blocks is told of those."""
         outputs, self._outputs = self._outputs, []
+        self._scheduler.kv.blocks.tell()
         return outputs, self._drafters.outgoing()
+
+    def handle_cache(self, event: CacheEvent) -> None:
+        """Do what is wanted of the prefix cache. No step is in flight."""
+        kv = self._scheduler.kv
+        match event:
+            case FlushPages():
+                answer(event.answered, kv.flush)
+            case WatchBlocks():
+                kv.blocks.watch(event)
+            case UnwatchBlocks():
+                kv.blocks.watch(None)
 
     def handle(self, event: SessionEvent) -> None:
         """Take in an event. While a step is in flight only what drafters send may come."""

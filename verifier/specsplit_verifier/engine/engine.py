@@ -39,7 +39,17 @@ from specsplit_verifier.engine.pacer import Alone, InTurns
 from specsplit_verifier.engine.watchdog import Watchdog
 from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.policy.planner import Pause, Planner
-from specsplit_verifier.records.events import Inbound, Outbox, Stop
+from specsplit_verifier.records.events import (
+    BeginProfile,
+    EndProfile,
+    FlushPages,
+    Inbound,
+    Outbox,
+    Stop,
+    UnwatchBlocks,
+    WatchBlocks,
+    answer,
+)
 from specsplit_verifier.records.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.records.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
@@ -174,6 +184,12 @@ class Engine:
                 self._stopping = True
             case StartWave():
                 self.rank.start(event.number)
+            case BeginProfile():
+                answer(event.answered, partial(self._runner.profiler.start, event.wanted))
+            case EndProfile():
+                answer(event.answered, self._runner.profiler.stop)
+            case FlushPages() | WatchBlocks() | UnwatchBlocks():
+                self._core.handle_cache(event)
             case _:
                 self._core.handle(event)
 

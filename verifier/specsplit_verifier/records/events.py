@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from specsplit.draft_events import ToDrafter, ToVerifier
+from specsplit.engine import Block, BlockChange, StartProfile
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.grammar import GrammarState
 from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
 from specsplit.sessions import DecodeEvent, DecodeRequest
 from specsplit_verifier.records.step import StepResult
 
+T = TypeVar("T")
 Output = DecodeEvent | SpecsplitError
 """What a caller of Decode gets; an error ends it too."""
 Sends = list[tuple[str, int, ToDrafter]]
@@ -58,13 +61,62 @@ class DrafterLost:
 
 
 @dataclass(frozen=True, slots=True)
+class FlushPages:
+    """Free the pages that no session has."""
+
+    answered: Future[tuple[int, int]]
+    """Gets how many were freed, and how many pages that can be shared sessions have."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchBlocks:
+    """Somebody wants to know which blocks of tokens the prefix cache has. Called on the engine thread, and to return at once."""
+
+    begin: Callable[[Sequence[Block]], None]
+    """Called with all that are there now."""
+    changed: Callable[[Sequence[BlockChange]], None]
+    """Called with what has changed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnwatchBlocks:
+    """Nobody wants to know any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginProfile:
+    """Profile what the engine thread computes."""
+
+    wanted: StartProfile
+    answered: Future[None]
+
+
+@dataclass(frozen=True, slots=True)
+class EndProfile:
+    """End the profile."""
+
+    answered: Future[Any]
+    """Gets the profile of torch, to be written."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the engine thread."""
 
 
 SessionEvent = DecodeRequest | Constrained | Cancel | FromDrafter | DrafterLost | Roster | HandOver | PlanOrder
 """What happens to sessions: a request begins one. Of a HandOver the source is the address of the drafter, by which a verifier knows it."""
-Inbound = SessionEvent | StartWave | Stop
+CacheEvent = FlushPages | WatchBlocks | UnwatchBlocks
+Inbound = SessionEvent | CacheEvent | BeginProfile | EndProfile | StartWave | Stop
+
+
+def answer(waiting: Future[T], work: Callable[[], T]) -> None:
+    """Do what somebody waits for, unless he has gone; what it raises is his."""
+    if waiting.set_running_or_notify_cancel():
+        try:
+            waiting.set_result(work())
+        except Exception as error:  # noqa: BLE001 (raised where it is waited for)
+            waiting.set_exception(error)
 
 
 class Outbox(Protocol):

@@ -23,6 +23,7 @@ from specsplit.prefix import BLOCK, FIRST_PAGES
 from specsplit.records import KVCounters
 from specsplit.values import pages_held
 from specsplit_verifier.records.feed import Feed, Recipe, Rows
+from specsplit_verifier.schedule.block_log import BlockLog
 from specsplit_verifier.schedule.prefix_cache import PrefixCache
 from specsplit_verifier.schedule.replays import Replays
 from specsplit_verifier.schedule.window_pages import SessionWindows
@@ -103,6 +104,15 @@ class KVCacheManager:
         """Marks of the first pages of texts that are here, the latest used last. Any thread may ask."""
         return self._cache.recent.marks
 
+    @property
+    def blocks(self) -> BlockLog:
+        """Which blocks of tokens can be found again."""
+        return self._cache.blocks
+
+    def flush(self) -> tuple[int, int]:
+        """Free the pages that are only kept for whoever may share them -> (pages freed, shared pages that sessions have)."""
+        return self._cache.flush()
+
     def table(self) -> PageTable:
         """For a new session; without pages."""
         return PageTable(self.pool)
@@ -113,7 +123,12 @@ class KVCacheManager:
             full = self._full(session.kv_length)
             prefix = self._prefix(session, full)
             if prefix.shared < full:
-                self._cache.put(prefix.digests[prefix.shared : full], session.table.pages(prefix.shared, full))
+                first, size = prefix.shared, self.pool.page_size
+                new = self._cache.put(prefix.digests[first:full], session.table.pages(first, full))
+                if new:
+                    self._cache.blocks.stored(
+                        prefix.digests[:full], first, new, session.tokens[first * size : full * size]
+                    )
                 self._keep_features(session.drafter.feed, prefix.digests, range(prefix.shared, full))
                 if prefix.shared < FIRST_PAGES:
                     self._cache.used(prefix.digests[:full])

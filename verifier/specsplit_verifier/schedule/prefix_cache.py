@@ -19,6 +19,7 @@ from specsplit.model.pages.pool import PagePool
 from specsplit.model.pages.tables import Slots
 from specsplit.prefix import FIRST_PAGES, REPORTED, extend, mark
 from specsplit_verifier.records.feed import Recipe
+from specsplit_verifier.schedule.block_log import BlockLog
 from specsplit_verifier.schedule.prefix_features import PrefixFeatures
 
 
@@ -30,6 +31,7 @@ class PrefixCache:
         self._pool: Final = pool
         self.features: Final = PrefixFeatures(feature_bytes)
         self.recent: Final = RecentPrefixes()
+        self.blocks: Final = BlockLog()
         self._salt: Final = salt
         self._pages: dict[bytes, int] = {}
         self._idle: OrderedDict[bytes, int] = OrderedDict()
@@ -82,8 +84,8 @@ class PrefixCache:
             self._idle.pop(digest, None)
         return pages
 
-    def put(self, digests: Sequence[bytes], pages: Slots) -> None:
-        """A session's pages are computed: those whose like is not known yet are here from now on.
+    def put(self, digests: Sequence[bytes], pages: Slots) -> frozenset[bytes]:
+        """A session's pages are computed: those whose like is not known yet are here from now on -> the digests of these.
 
         So are those whose like has lost its window page, and theirs is there: in the place of that.
         """
@@ -93,6 +95,7 @@ class PrefixCache:
             if digest not in self._pages or self._renews(self._pages[digest], page)
         }
         stale = {digest: self._pages[digest] for digest in fresh if digest in self._pages}
+        new = frozenset(fresh.keys() - stale.keys())
         self._pages.update(fresh)
         self.gains += bool(fresh)
         self._pool.share(np.fromiter(fresh.values(), dtype=np.int64))
@@ -101,6 +104,7 @@ class PrefixCache:
             for digest in stale:
                 self._idle.pop(digest, None)
             self._pool.release(np.fromiter(stale.values(), dtype=np.int64))
+        return new
 
     def _renews(self, known: int, page: int) -> bool:
         windows = self._pool.windows
@@ -128,6 +132,13 @@ class PrefixCache:
         """Free so many idle pages."""
         self.forget([digest for digest, _ in zip(self._idle, range(count), strict=False)])
 
+    def flush(self) -> tuple[int, int]:
+        """Free all idle pages -> (pages freed, pages that are still here, since sessions have them)."""
+        idle = len(self._idle)
+        if idle:
+            self.evict(idle)
+        return idle, len(self._pages)
+
     def forget(self, digests: Sequence[bytes]) -> None:
         """Nobody finds these pages again."""
         self.losses += 1
@@ -136,6 +147,7 @@ class PrefixCache:
             self._idle.pop(digest, None)
         self.features.forget(digests)
         self.recent.forget(digests)
+        self.blocks.removed(digests)
         pages = [page for digest in digests if (page := self._pages.pop(digest, None)) is not None]
         self._pool.release(np.sort(np.array(pages, dtype=np.int64)))  # so that they are handed out side by side
 

@@ -22,6 +22,7 @@ from specsplit.sampling.kernels import obstacle
 from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput
 from specsplit_verifier.target.extraction import Extractor
 from specsplit_verifier.target.forward_time import forward_time
+from specsplit_verifier.target.torch_profiler import TorchProfiler
 from specsplit_verifier.target.tree_sampler import HostTreeSampler, TreeSampler
 
 _log = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class TargetRunner:
         self.extractor = Extractor(target) if extractor is None else extractor
         self.profile: Sequence[Profiled] = ()
         """The times of steps of a few sizes, measured at load."""
+        self.profiler = TorchProfiler()
+        """What an operator wants to see of steps."""
         self._paced = paced
         self._clock = clock
         self._first_runs = FirstRuns()
@@ -68,6 +71,7 @@ class TargetRunner:
         rows runs nothing. Raises RankLost.
         """
         output = self._in_halves(step)
+        self.profiler.stepped()
         if output.failed and len(output.failed) == len(step.sessions):
             if not self.lockstep.alone:
                 self.lockstep.turn(step.proposal, 1, 1)
