@@ -16,15 +16,15 @@ class OperationCall:
 
     def __init__(self, channel: grpc.aio.Channel, operation: Operation, timeout_s: float) -> None:
         """Begins the call."""
-        stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)  # pyright: ignore[reportUnknownMemberType]
+        stub: Any = vllm_engine_pb2_grpc.VllmEngineStub(channel)  # pyright: ignore[reportUnknownMemberType]
         match operation:
             case FlushCache():
-                method: Any = stub.FlushCache
+                method = stub.FlushCache
             case StartProfile():
                 method = stub.StartProfile
             case _:
                 method = stub.StopProfile
-        self._call = method(operation_to_wire(operation), timeout=timeout_s)
+        self._call: Any = method(operation_to_wire(operation), timeout=timeout_s)
 
     def cancel(self) -> bool:
         """End the call."""

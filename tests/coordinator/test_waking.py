@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +17,6 @@ from specsplit.rpc import Service
 from specsplit.settings import VerifierSettings
 from specsplit_verifier.edge import service as verifier_service
 from specsplit_verifier.edge.service import load_target
-from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.target.runner import TargetRunner
 from tests.support.meshes import ThreadMesh, mesh_of
 from tests.support.toys import alphabet_target
@@ -31,7 +30,7 @@ WAIT_S = 30.0
 class Group:
     """Two ranks that serve, and the coordinator that they have joined."""
 
-    def __init__(self, cluster: Cluster, services: Sequence[Service[Verifier]], meshes: Sequence[ThreadMesh]) -> None:
+    def __init__(self, cluster: Cluster, services: Sequence[Service[Any]], meshes: Sequence[ThreadMesh]) -> None:
         self.cluster = cluster
         self.meshes = meshes
         self.services = services

@@ -134,7 +134,9 @@ def check_kind(
     # How the threads fell decides whether a step was waited for; everything else is there in every run.
     sometimes = {"verifier internal spec_wait"}
     # A request comes in one of two protocols, and these do not come from a gateway.
-    expected = {each.place for each in rows_at(level, kind)} - {f"{each} server {ENGINE_CALL}" for each in ("coordinator", "verifier")}
+    expected = {each.place for each in rows_at(level, kind)} - {
+        f"{each} server {ENGINE_CALL}" for each in ("coordinator", "verifier")
+    }
     assert seen - sometimes == expected - sometimes
     assert {span.attributes["kind"] for span in spans if span.name == "spec_draft"} == (
         {kind.value} if level > 1 else set()

@@ -50,7 +50,13 @@ def test_a_block_comes_behind_its_parent_in_whatever_order_they_are_known(data: 
 @pytest.mark.parametrize("count", [0, 1, PART, PART + 1])
 def test_what_is_there_comes_in_parts_the_last_of_which_has_the_latest_number(count: int) -> None:
     batches = [*parts_of(chain(count), 100, 1.0)]
-    told = [block for batch in batches for change in batch.changes if isinstance(change, BlocksStored) for block in change.blocks]
+    told = [
+        block
+        for batch in batches
+        for change in batch.changes
+        if isinstance(change, BlocksStored)
+        for block in change.blocks
+    ]
     assert told == chain(count)
     assert [batch.sequence for batch in batches] == [*range(101 - len(batches), 101)]
     assert [batch.part.index for batch in batches if batch.part] == [*range(len(batches))]
@@ -196,7 +202,9 @@ async def test_there_are_so_many_subscribers_at_most_and_all_end_with_the_engine
             await anext(subscriber)
 
 
-async def read_until(call: Any, wanted: Callable[[list[common_pb2.KvCacheEvent]], bool]) -> list[common_pb2.KvCacheEvent]:
+async def read_until(
+    call: Any, wanted: Callable[[list[common_pb2.KvCacheEvent]], bool]
+) -> list[common_pb2.KvCacheEvent]:
     """The events of a stream up to where they are what is wanted."""
     events: list[common_pb2.KvCacheEvent] = []
     async with asyncio.timeout(60):

@@ -29,8 +29,12 @@ EXAMPLES = (
         )
     ),
     watch_to_wire("r1"),
-    engine.GenerateRequest(tokenized=engine.TokenizedInput(input_ids=[1, 2]), sampling_params=engine.SamplingParams(max_tokens=2)),
-    engine.GenerateRequest(text="ab", stream=True, sampling_params=engine.SamplingParams(max_tokens=2, stop=["z"], n=2)),
+    engine.GenerateRequest(
+        tokenized=engine.TokenizedInput(input_ids=[1, 2]), sampling_params=engine.SamplingParams(max_tokens=2)
+    ),
+    engine.GenerateRequest(
+        text="ab", stream=True, sampling_params=engine.SamplingParams(max_tokens=2, stop=["z"], n=2)
+    ),
 )
 
 
@@ -43,7 +47,12 @@ async def test_a_verifier_survives_messages_that_nobody_means(alphabet: Path, ca
     try:
         async with dial(server.bound) as channel:
             await wait_until_serving(channel, 60)
-            await fuzz(server.bound, methods_of(VERIFIER_SERVICE, VLLM_ENGINE_SERVICE, HEALTH, REFLECTION), EXAMPLES, rounds=200)
+            await fuzz(
+                server.bound,
+                methods_of(VERIFIER_SERVICE, VLLM_ENGINE_SERVICE, HEALTH, REFLECTION),
+                EXAMPLES,
+                rounds=200,
+            )
             call = verifier_pb2_grpc.VerifierServiceStub(channel).Decode(decode_to_wire(REQUEST))
             assert len([decode_events(message) async for message in call]) >= 2
         assert not running.done()

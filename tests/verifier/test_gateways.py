@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from smg_grpc_proto.generated import common_pb2
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
@@ -188,8 +189,10 @@ async def eventually_no_load(stub: Any) -> None:
 
 async def test_the_load_is_that_of_its_sessions_and_its_kv(alphabet: Path) -> None:
     async with verifier(alphabet, max_sessions=1, kv_tokens=1024, **SLOW) as stub:
-        calls = [stub.Generate(request(letters("a" * 20), max_tokens=400, stream=True)) for _ in range(2)]
-        await calls[0].read()
+        asked = request(letters("a" * 20), max_tokens=400, stream=True)
+        calls = [stub.Generate(asked)]
+        await calls[0].read()  # the first runs, so the second waits
+        calls.append(stub.Generate(asked))
         async with asyncio.timeout(60):
             while True:
                 server = await stub.GetServerInfo(pb.GetServerInfoRequest())
@@ -257,7 +260,7 @@ async def test_a_verifier_that_drains_finishes_what_it_has_and_takes_no_more(alp
                 await asyncio.sleep(0.01)
         assert health.message == "the verifier is draining and takes no new requests"
         assert isinstance(await failure(stub.Generate(request(letters("a")))), Unavailable)
-        async for response in call:
+        while (response := await call.read()) is not grpc.aio.EOF:
             tokens += response.chunk.token_ids
         assert len(tokens) == 60
 
@@ -265,7 +268,6 @@ async def test_a_verifier_that_drains_finishes_what_it_has_and_takes_no_more(alp
 async def test_an_answer_that_nobody_reads_is_bounded_in_bytes(alphabet: Path) -> None:
     async with serving(alphabet, max_unread_bytes=1024) as service:
         options = [("grpc.http2.lookahead_bytes", 0), ("grpc.http2.bdp_probe", 0)]
-        import grpc
         from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 
         async with grpc.aio.insecure_channel(service.server.bound, options=options) as channel:

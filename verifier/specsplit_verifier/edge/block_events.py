@@ -10,11 +10,13 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from specsplit.engine import Block, BlockBatch, BlockChange, BlocksStored, SnapshotPart
 from specsplit.errors import Exhausted, SpecsplitError, Unavailable
 from specsplit_verifier.records.events import UnwatchBlocks, WatchBlocks
+
+T = TypeVar("T")
 
 MOST_SUBSCRIBERS: Final = 16
 MOST_UNREAD: Final = 16_384
@@ -52,8 +54,12 @@ class BlockEvents:
         dead = asyncio.create_task(failed.wait())
         dead.add_done_callback(partial(_end, subscriber))
         try:
-            begin = partial(self._loop.call_soon_threadsafe, self._begin, subscriber)
-            self._post(WatchBlocks(begin, partial(self._loop.call_soon_threadsafe, self._changed)))
+            self._post(
+                WatchBlocks(
+                    partial(self._from_engine, partial(self._begin, subscriber)),
+                    partial(self._from_engine, self._changed),
+                )
+            )
             async for batch in subscriber.batches():
                 yield batch
         finally:
@@ -61,6 +67,9 @@ class BlockEvents:
             self._subscribers.discard(subscriber)
             if not self._subscribers:
                 self._post(UnwatchBlocks())
+
+    def _from_engine(self, take: Callable[[Sequence[T]], None], told: Sequence[T]) -> None:
+        self._loop.call_soon_threadsafe(take, told)
 
     def _begin(self, subscriber: _Subscriber, blocks: Sequence[Block]) -> None:
         subscriber.begin(blocks, self._sequence, self._now())

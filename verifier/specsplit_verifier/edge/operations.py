@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -67,7 +68,7 @@ class Operations:
             await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
         except OSError as error:
             raise SpecsplitError(f"profile_dir cannot be made: {error}") from error
-        await _asked(verifier, lambda answered: BeginProfile(wanted, answered))
+        await _asked(verifier, partial(BeginProfile, wanted))
         return Outcome(True, f"a profile has begun, which StopProfile writes to {folder}")
 
     async def _stop(self, verifier: Verifier) -> Outcome:

@@ -88,7 +88,7 @@ class BeginProfile:
     """Profile what the engine thread computes."""
 
     wanted: StartProfile
-    answered: Future[None]
+    answered: Future[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ from torch.profiler import ProfilerActivity, profile
 from specsplit.engine import ACTIVITIES, MOST_PROFILED, StartProfile
 from specsplit.errors import Exhausted, InvalidRequest, NotFound
 
-_ACTIVITIES = dict(zip(ACTIVITIES, (ProfilerActivity.CPU, ProfilerActivity.CUDA), strict=True))
+_ACTIVITIES: dict[str, ProfilerActivity] = dict(
+    zip(ACTIVITIES, (ProfilerActivity.CPU, ProfilerActivity.CUDA), strict=True)
+)
 
 
 class TorchProfiler:
@@ -23,7 +25,7 @@ class TorchProfiler:
         """Profile what this thread computes. Raises Exhausted if a profile is there, InvalidRequest for a GPU that is not."""
         if self._profile is not None:
             raise Exhausted("a profile is there already; StopProfile ends it, and writes it")
-        there = _ACTIVITIES if torch.cuda.is_available() else {"CPU": ProfilerActivity.CPU}
+        there: dict[str, ProfilerActivity] = _ACTIVITIES if torch.cuda.is_available() else {"CPU": ProfilerActivity.CPU}
         for name in wanted.activities:
             if name not in there:
                 raise InvalidRequest("activities", f"has {name}, and torch finds none here")
