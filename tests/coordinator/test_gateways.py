@@ -108,7 +108,9 @@ async def test_what_is_refused_is_refused_as_anywhere_and_the_request_log_hears_
         assert isinstance(error, InvalidRequest) and error.field == "top_p"
         error = await failure(stub.Generate(request(tokens=(5, 99_999))))
         assert isinstance(error, InvalidRequest) and error.field == "tokens.token_ids[1]"
-        with pytest.raises(grpc.aio.AioRpcError, match=r"sampling_params\.truncate_prompt_tokens: is not supported") as caught:
+        with pytest.raises(
+            grpc.aio.AioRpcError, match=r"sampling_params\.truncate_prompt_tokens: is not supported"
+        ) as caught:
             await answer(stub, request(truncate_prompt_tokens=1))
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert [str(each).split(":")[0] for each in refused] == ["top_p", "sampling_params.truncate_prompt_tokens"]

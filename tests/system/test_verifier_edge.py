@@ -71,7 +71,9 @@ async def test_both_answer_alike_whatever_is_asked(edges: tuple[Any, Any], sampl
     for asked in (request(PROMPT, **sampling), request(text="def add(a, b):\n", **sampling)):
         answers = [await answer(edge, asked) for edge in edges]
         ours, theirs = (list(map(facts, completes)) for _, completes in answers)
-        assert ours == theirs and (ours[0][1] or "stop_token_ids" in sampling), "the first token may be the one that stops"
+        assert ours == theirs and (ours[0][1] or "stop_token_ids" in sampling), (
+            "the first token may be the one that stops"
+        )
         streamed = type(asked)()
         streamed.CopyFrom(asked)
         streamed.stream = True

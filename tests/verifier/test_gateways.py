@@ -260,7 +260,7 @@ async def test_a_verifier_that_drains_finishes_what_it_has_and_takes_no_more(alp
                 await asyncio.sleep(0.01)
         assert health.message == "the verifier is draining and takes no new requests"
         assert isinstance(await failure(stub.Generate(request(letters("a")))), Unavailable)
-        while (response := await call.read()) is not grpc.aio.EOF:
+        while isinstance(response := await call.read(), pb.GenerateResponse):
             tokens += response.chunk.token_ids
         assert len(tokens) == 60
 
