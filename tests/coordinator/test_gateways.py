@@ -23,7 +23,7 @@ from specsplit.rpc import Phase, dial, wait_until_serving
 from specsplit.rpc.names import VLLM_ENGINE_SERVICE
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.settings import TransportSettings
-from specsplit.values import FinishReason, Load, SpeculationStatistics, TokenLogprob, Usage
+from specsplit.values import FinishReason, Load, ModelInfo, SpeculationStatistics, TokenLogprob, Usage
 from specsplit.vllm_engine.tokenizer_archive import archive_of
 from tests.coordinator.conftest import CONTEXT, POCKET
 from tests.support.engine_protocol import answer, failure, request
@@ -144,6 +144,33 @@ async def test_what_operators_ask_is_refused_without_a_verifier_and_by_one_that_
         for wrong, field in (({"timeout_s": -1.0}, "timeout_s"), ({"timeout_s": float("nan")}, "timeout_s")):
             error = await failure(stub.FlushCache(common_pb2.FlushCacheRequest(**wrong)))
             assert isinstance(error, InvalidRequest) and error.field == field
+
+
+async def test_what_operators_ask_while_every_verifier_is_away_is_refused(cluster: Cluster, say: Say) -> None:
+    await cluster.add_verifier(say((8,)))
+    cluster.joined["v1"][1].cancel()
+    await eventually(lambda: cluster.coordinator.registry.awaited)
+    async with gateway(cluster) as stub:
+        error = await failure(stub.FlushCache(common_pb2.FlushCacheRequest()))
+    assert isinstance(error, Unavailable) and "every verifier of the cluster is away" in str(error)
+
+
+async def test_a_server_that_is_no_verifier_is_named_to_the_operator(cluster: Cluster) -> None:
+    class Stranger(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+            async def refuse(_: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+                await context.abort(grpc.StatusCode.ALREADY_EXISTS, "a cat is here")
+
+            return grpc.unary_unary_rpc_method_handler(refuse)
+
+    server = grpc.aio.server(handlers=[Stranger()])
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    cluster.stack.push_async_callback(server.stop, None)
+    await cluster.join("v1", address, ModelInfo("toy", cluster.tokenizer.vocabulary, CONTEXT, (0,)), 4)
+    async with gateway(cluster) as stub:
+        error = await failure(stub.FlushCache(common_pb2.FlushCacheRequest()))
+    assert isinstance(error, Unavailable) and "does not answer as a verifier does: ALREADY_EXISTS" in str(error)
 
 
 async def test_an_aborted_request_ends_and_others_go_on(cluster: Cluster, say: Say) -> None:

@@ -57,8 +57,10 @@ class CoordinatorEngine:
 
         Raises what the first of them raises if none does it, Unavailable if there is none.
         """
-        self._registry.model()
-        verifiers = [*self._registry.verifiers]
+        verifiers = self._registry.verifiers
+        if not verifiers:
+            self._registry.model()  # says so if none was ever there
+            raise Unavailable("every verifier of the cluster is away; try again when one is back")
         timeout_s = ANSWERED_S + (operation.timeout_s if isinstance(operation, FlushCache) else 0.0)
         calls = [self._verifiers.operate(verifier, operation, timeout_s) for verifier in verifiers]
         answers = await asyncio.gather(*calls, return_exceptions=True)

@@ -84,12 +84,13 @@ class VerifierClient:
     async def operate(self, verifier: MemberState, operation: Operation, timeout_s: float) -> Outcome:
         """Have the engine of a verifier do what an operator asks for.
 
-        Raises Unsupported if it does not know the call, DeadlineExceeded if it takes longer, otherwise as `decode` does.
+        Raises Unsupported if it does not know the call, DeadlineExceeded if it takes longer, otherwise as `decode` does, Unavailable
+        included if no verifier answers at its address.
         """
         _require_alive(verifier)
         with self._channels.to(verifier) as pooled:
             call = OperationCall(pooled.channel, operation, timeout_s)
-            with _tied_to(verifier, call):
+            with _tied_to(verifier, call), _answered_by_verifier(verifier, may_not_know=True):
                 return await call.outcome()
 
     async def close(self) -> None:
@@ -132,12 +133,16 @@ def _tied_to(verifier: MemberState, call: _Call) -> Generator[None]:
 
 
 @contextmanager
-def _answered_by_verifier(verifier: MemberState) -> Generator[None]:
-    """Raise Unavailable if a Decode call was answered by a server that is no verifier, or with messages that cannot be read."""
+def _answered_by_verifier(verifier: MemberState, *, may_not_know: bool = False) -> Generator[None]:
+    """Raise Unavailable if a call was answered by a server that is no verifier, or with messages that cannot be read.
+
+    `may_not_know`: a verifier of an older build may not have the call, and what it says of that is passed on.
+    """
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        if error.code() not in _OF_A_VERIFIER and not is_from_peer(error):
+        unknown = may_not_know and error.code() is grpc.StatusCode.UNIMPLEMENTED
+        if error.code() not in _OF_A_VERIFIER and not unknown and not is_from_peer(error):
             raise _no_verifier(verifier, f"{error.code().name}: {quoted(error.details() or '')}") from error
         raise
     except (InvalidRequest, Incompatible) as error:
