@@ -21,7 +21,7 @@ class EngineBackend(Protocol):
         ...
 
     def problem(self) -> str:
-        """Why no requests are taken, in a sentence; empty if they are."""
+        """Why no requests are taken, in a sentence; empty if they are. Raises Unavailable while nobody knows yet what is served."""
         ...
 
     async def operate(self, operation: Operation) -> Outcome:

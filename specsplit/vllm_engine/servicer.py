@@ -71,7 +71,7 @@ class VllmEngineServicer:
         return wire.aborted_to_wire()
 
     async def HealthCheck(self, request: wire.HealthQuestion, context: Context) -> wire.HealthMessage:  # noqa: N802
-        """Tell whether requests are taken, and if not why."""
+        """Tell whether requests are taken, and if not why. Raises Unavailable while nobody knows yet what is served."""
         return wire.health_to_wire(self._backend.problem())
 
     async def GetModelInfo(  # noqa: N802

@@ -113,7 +113,7 @@ def block_batch_to_wire(batch: BlockBatch) -> pb.KvEventBatch:
 
 
 def _events(number: int, change: BlockChange) -> Iterable[pb.KvCacheEvent]:
-    """The events of one change: one for each run of blocks of which each is the parent of the next."""
+    """Make the events of a change: one of what was removed, or one for each run of stored blocks that follow each other."""
     if isinstance(change, BlocksRemoved):
         removed = pb.KvBlocksRemoved(block_hashes=map(_hash, change.digests), tier=pb.KV_CACHE_TIER_DEVICE)
         yield pb.KvCacheEvent(event_id=number, removed=removed)

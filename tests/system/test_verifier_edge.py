@@ -65,6 +65,11 @@ def facts(complete: Any) -> tuple[Any, ...]:
         pytest.param({**FREE, "stop": ["\n"], "min_tokens": 12, "include_stop_str_in_output": True}, id="least"),
         pytest.param({**FREE, "stop_token_ids": [PROMPT[-1]], "ignore_eos": True}, id="stop tokens"),
         pytest.param({**FREE, "logprobs": 3}, id="log-probabilities"),
+        pytest.param({**FREE, "regex": "return [a-z]{3,9}"}, id="expression"),
+        pytest.param(
+            {**SEEDED, "n": 2, "json_schema": '{"type": "array", "items": {"type": "integer"}, "maxItems": 3}'},
+            id="schema",
+        ),
     ],
 )
 async def test_both_answer_alike_whatever_is_asked(edges: tuple[Any, Any], sampling: dict[str, Any]) -> None:

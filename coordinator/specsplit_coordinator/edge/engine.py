@@ -43,13 +43,13 @@ class CoordinatorEngine:
         return engine_load(cluster.members, cluster.running, cluster.queued)
 
     def problem(self) -> str:
-        """Why no requests are taken, in a sentence; empty if they are."""
+        """Why no requests are taken, in a sentence; empty if they are.
+
+        Raises Unavailable before a verifier has joined. A gateway that gets an answer asks once what the model is called, and never again.
+        """
         if self._server.phase is not Phase.SERVING:
             return "the coordinator is draining and takes no new requests"
-        try:
-            self._registry.model()
-        except Unavailable as error:
-            return str(error)
+        self._registry.model()
         return ""
 
     async def operate(self, operation: Operation) -> Outcome:
