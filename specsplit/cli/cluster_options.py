@@ -40,7 +40,7 @@ DrafterOption: TypeAlias = Annotated[
         "--drafter",
         metavar="KIND",
         help=f"{CHOICES}; may be given repeatedly. If left out: the kinds of --draft-model (standalone without KIND=), "
-        "else the best whose folder is beside the target, else ngram.",
+        "else the best whose folder is beside the target, else none, and verifiers draft by lookup themselves.",
     ),
 ]
 ListenOption: TypeAlias = Annotated[

@@ -26,13 +26,16 @@ class Drafters:
     """The kinds that were asked for; a kind may stand there more than once."""
     models: Mapping[DrafterKind, Path]
     """The folder of every kind above that needs one."""
+    lookup: bool = False
+    """Nobody said which, and there is no head or draft model: verifiers draft by lookup themselves, without a process."""
 
 
 def choose_drafters(kinds: Sequence[str], models: Sequence[str], target: Path) -> Drafters:
     """What `--drafter KIND` and `--draft-model [KIND=]FOLDER` ask for; either may be given any number of times.
 
     Without kinds, they are those that folders are given for (standalone for a folder without a kind); without either, the best kind
-    that has a folder beside the target's, or MTP layers inside of it, or else ngram. A folder that is not given is looked for there too.
+    that has a folder beside the target's, or MTP layers inside of it, or else lookup in the verifiers. A folder that is not given is
+    looked for there too.
     Raises InvalidRequest, naming the option, for a kind that does not exist, and for a folder that is missing, in doubt or not needed.
     """
     bare, named = _split(models)
@@ -42,11 +45,12 @@ def choose_drafters(kinds: Sequence[str], models: Sequence[str], target: Path) -
     elif models:
         wanted = (*named, *[DrafterKind.STANDALONE for _ in bare])
     else:
-        wanted = (next(iter(found), DrafterKind.NGRAM),)
+        wanted = tuple(found)[:1]
     needy = tuple(dict.fromkeys(kind for kind in wanted if kind.needs_model))
     given = {**named, **_assigned(bare, [kind for kind in needy if kind not in named])}
     _refuse_unneeded(given, needy)
-    return Drafters(wanted, {kind: _folder(kind, {**found, **given}, target) for kind in needy})
+    folders = {kind: _folder(kind, {**found, **given}, target) for kind in needy}
+    return Drafters(wanted, folders, lookup=not (wanted or kinds))
 
 
 def check_folder(option: str, folder: Path) -> Path:

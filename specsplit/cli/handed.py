@@ -68,6 +68,12 @@ class Handed:
         """What the children of a service are given, by name of the setting."""
         return {each.name: each.value for each in self.settings if each.service == service}
 
+    def unless_given(self, setting: Setting) -> Handed:
+        """With this one too, unless something is said of it, here or in the environment."""
+        if setting.name in self.values(setting.service) or _in_environment(setting):
+            return self
+        return Handed((*self.settings, setting))
+
     def place(self, service: str, name: str) -> str:
         """Where a setting was given; of one that was not, where to give it."""
         here = (each.place for each in self.settings if (each.service, each.name) == (service, name))

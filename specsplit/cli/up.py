@@ -7,23 +7,24 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import typer
 
 from specsplit.cli import cluster_options as options
 from specsplit.cli.children import Wish, children_of
-from specsplit.cli.drafters import check_folder, choose_drafters
+from specsplit.cli.drafters import Drafters, check_folder, choose_drafters
 from specsplit.cli.failures import fail
 from specsplit.cli.folders import POCKET_LAYERS, TARGET, inflation, pocket
 from specsplit.cli.gateway import Gateway, check_http, check_installed
-from specsplit.cli.handed import read_handed
+from specsplit.cli.handed import Setting, read_handed
 from specsplit.cli.local import LocalCluster
 from specsplit.cli.options import ADDRESS, as_options, with_transport
 from specsplit.cli.process import Process
 from specsplit.cli.say import say
 from specsplit.cli.signals import sigterm_as_ctrl_c
 from specsplit.cli.streams import let_output_go
-from specsplit.errors import printable
+from specsplit.errors import InvalidRequest, printable
 from specsplit.settings import TransportSettings
 
 
@@ -49,23 +50,26 @@ def up(
     --config, then the environment (SPECSPLIT_VERIFIER_KV_TOKENS). --tls-ca, --token-file and so on are how this command and the line
     that it prints reach the coordinator as a client.
     """
-    handed = read_handed(config, given or ())
     target = pocket("--model") / TARGET if model is None else check_folder("--model", model)
-    chosen = choose_drafters(drafter or (), draft_model or (), target)
+    chosen = _as_many(choose_drafters(drafter or (), draft_model or (), target), drafters)
+    handed = read_handed(config, given or ())
+    if chosen.lookup:
+        handed = handed.unless_given(Setting("verifier", "lookup", True, "--drafter"))
     layers = (POCKET_LAYERS if model is None else 0) if inflate_layers is None else inflate_layers
-    kinds = chosen.kinds * drafters
-    counts = {"coordinator": 1, "verifier": verifiers, "drafter": len(kinds)}
+    counts = {"coordinator": 1, "verifier": verifiers, "drafter": len(chosen.kinds)}
     children = children_of(Wish(target, chosen, listen, web_listen, layers, counts), handed, transport)
     if http_listen:
         check_http("--http-listen", http_listen, children.transport)
         check_installed()
     if layers:
         say(inflation(layers))
+    if chosen.lookup and children.options["verifier"].get("lookup"):
+        say("No head or draft model lies beside the target: verifiers draft by lookup themselves.")
     cluster = LocalCluster(
         target,
         chosen.models,
         verifiers=verifiers,
-        drafters=kinds,
+        drafters=chosen.kinds,
         listen=listen,
         coordinator=children.options["coordinator"],
         verifier=children.options["verifier"],
@@ -95,6 +99,17 @@ def watch(cluster: LocalCluster, http_listen: str = "") -> None:
             raise typer.Abort from None
         return
     fail(f"the cluster is down; ended unexpectedly: {', '.join(map(_obituary, dead))}", 1)
+
+
+def _as_many(chosen: Drafters, drafters: int) -> Drafters:
+    """So many drafters of each kind; with 0 nobody drafts. Raises InvalidRequest for several where there is no kind."""
+    if chosen.lookup and drafters > 1:
+        raise InvalidRequest(
+            "--drafters",
+            f"is {drafters}, and there is nothing to start {drafters} of: no head or draft model lies beside the target, so that "
+            "verifiers draft by lookup themselves; leave it out, or say --drafter ngram",
+        )
+    return replace(chosen, kinds=chosen.kinds * drafters, lookup=chosen.lookup and drafters > 0)
 
 
 def _gateways(cluster: LocalCluster, http_listen: str) -> list[Gateway]:

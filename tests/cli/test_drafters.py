@@ -44,7 +44,7 @@ def test_the_kinds_are_the_coordinators_in_its_order() -> None:
 
 
 def test_nothing_said_is_the_best_kind_that_has_a_model_beside_the_target(target: Path) -> None:
-    assert choose_drafters((), (), target) == Drafters((NGRAM,), {})
+    assert choose_drafters((), (), target) == Drafters((), {}, lookup=True)
     for kind in reversed(tuple(DRAFTS)):
         folder = model(target.parent / DRAFTS[kind])
         assert choose_drafters((), (), target) == Drafters((kind,), {kind: folder})
@@ -85,7 +85,7 @@ def test_a_target_of_another_kind_or_without_such_layers_has_none(
 ) -> None:
     (target / "config.json").write_text(json.dumps(facts))
     save_file({tensor: np.zeros(2, np.float32)}, target / "model.safetensors")
-    assert choose_drafters((), (), target) == Drafters((NGRAM,), {})
+    assert choose_drafters((), (), target) == Drafters((), {}, lookup=True)
 
 
 @pytest.mark.usefixtures("zoo")

@@ -74,6 +74,50 @@ def test_set_counts_before_the_environment_and_that_before_the_file(
     assert started[0].settings("drafter")["node_us"] == 2.0
 
 
+@pytest.fixture
+def alone(tmp_path: Path) -> str:
+    """The pocket target with nothing beside it."""
+    folder = tmp_path / "alone" / "target"
+    folder.parent.mkdir()
+    folder.symlink_to(Path(POCKET).resolve())
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lookup"),
+    [
+        ([], True),
+        (["--drafters", "0"], None),
+        (["--drafter", "none"], None),
+        (["--drafter", "ngram"], None),
+        (sets("verifier.lookup=false"), False),
+    ],
+)
+def test_where_no_model_can_draft_verifiers_look_up_by_themselves_unless_something_else_is_asked_for(
+    arguments: list[str],
+    lookup: bool | None,
+    alone: str,
+    started: list[LocalCluster],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("up", "--model", alone, *arguments) == 0
+    assert started[0].settings("verifier").get("lookup") == lookup
+    assert ("verifiers draft by lookup themselves" in capsys.readouterr().out) == (lookup is True)
+
+
+def test_what_the_environment_says_of_lookup_is_left_to_it(
+    alone: str, started: list[LocalCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECSPLIT_VERIFIER_LOOKUP", "false")
+    assert run("up", "--model", alone) == 0
+    assert "lookup" not in started[0].settings("verifier")
+
+
+def test_several_drafters_of_no_kind_are_refused(alone: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("up", "--model", alone, "--drafters", "2") == 2
+    assert "--drafters: is 2, and there is nothing to start 2 of" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
