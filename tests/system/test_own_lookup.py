@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from specsplit.cli.local import LocalCluster
+from specsplit.client import Client, Options, Result
 from specsplit.errors import Unavailable
 from tests.support.scrape import Places
-from tests.system.conftest import WAITING, eventually, letters
+from tests.support.torchrun import forked_torchrun
+from tests.system.conftest import WAITING, as_soon_as, eventually, letters
 
 REPEATED = "abcdefghijklmnopqrstuvwxyzab"
+POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
+PROMPTS = [[*range(40, 60)] * 3, [*range(300, 330)] * 2, [*range(40, 60), *range(300, 330)]]
+WAYS: list[Options] = [{}, {"temperature": 0.9, "top_p": 0.95, "seed": 2024}, {"frequency_penalty": 0.3}]
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +66,42 @@ def test_a_drafter_that_joins_serves_sessions_and_lookup_is_back_when_it_has_gon
         eventually(lambda: client.generate(REPEATED, max_tokens=4).done.drafter == "")
         again = client.generate(REPEATED, max_tokens=26)
     assert again.text == letters("b", 26) and again.speculation.accepted > 0
+
+
+def written(client: Client, drafter: str | None = None) -> list[Result]:
+    """What comes of all prompts in all ways, which are decoded together."""
+    cases = [(prompt, way) for prompt in PROMPTS for way in WAYS]
+
+    def write(case: tuple[list[int], Options]) -> Result:
+        options: Options = {"max_tokens": 48, "ignore_eos": True, "drafter": drafter, **case[1]}
+        return client.generate(case[0], timeout_s=120, **options)
+
+    with ThreadPoolExecutor(len(cases)) as pool:
+        return list(pool.map(write, cases))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("shared", ["--dp-size", "--tp-size"])
+def test_ranks_and_the_processes_of_a_split_target_look_up_and_text_stays(shared: str, tmp_path: Path) -> None:
+    with LocalCluster(POCKET, drafters=[]) as cluster, cluster.client() as client:
+        one = cluster.verifiers[0]
+        alone = written(client, "none")
+        serve = ["verifier", "--model", POCKET, shared, 2, "--lookup", "--coordinator", cluster.address]
+        with forked_torchrun(2, *serve, log=tmp_path / "processes.log") as group:
+            there = 1 + (2 if shared == "--dp-size" else 1)
+            as_soon_as(lambda: len(client.cluster().members) == there, within_s=120)
+            one.terminate()
+            assert one.wait(30) == 0
+            looked_up = written(client)
+            assert [each.tokens for each in looked_up] == [each.tokens for each in alone]
+            accepted: dict[str, int] = {}
+            for each in looked_up:
+                accepted[each.done.verifier] = accepted.get(each.done.verifier, 0) + each.speculation.accepted
+            assert len(accepted) == there - 1 and all(accepted.values())
+            assert all(each.done.drafter == "" for each in looked_up)
+            asked = written(client, "ngram")
+            assert [each.tokens for each in asked] == [each.tokens for each in alone]
+            assert sum(each.speculation.accepted for each in asked) > 0
+            group.signal(0, signal.SIGTERM)
+            assert group.wait() == 0

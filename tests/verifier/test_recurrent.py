@@ -20,6 +20,7 @@ from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import Endpoint, NoDraftsCause, PlanChanges, Stopping
 from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.edge.verifier import Verifier
 from tests.model.conftest import RECURRENT
 from tests.support.slow import slowly
 from tests.verifier.conftest import decode, recorded, verifier_over
@@ -41,8 +42,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def request(prompt: list[int], drafter: Endpoint | None = None) -> DecodeRequest:
-    return DecodeRequest("r", prompt, stopping=Stopping(TOKENS), plan=SERIAL, drafter=drafter)
+def request(prompt: list[int], drafter: Endpoint | None = None, *, any_drafter: bool = False) -> DecodeRequest:
+    return DecodeRequest("r", prompt, stopping=Stopping(TOKENS), plan=SERIAL, drafter=drafter, any_drafter=any_drafter)
 
 
 def written(target: Path, prompt: list[int]) -> tuple[int, ...]:
@@ -95,8 +96,13 @@ class Drafted(NamedTuple):
 
 async def drafted_in_steps(target: Path, truth: list[list[int]], **settings: int) -> Drafted:
     async with reading(NEED, truth) as (_, endpoint), verifier_over(target, **settings) as verifier:
-        records = recorded(verifier)
-        results = await asyncio.gather(*(decode(verifier, request(prompt, endpoint)) for prompt in PROMPTS))
+        return await drafted_by(verifier, truth, [request(prompt, endpoint) for prompt in PROMPTS])
+
+
+async def drafted_by(verifier: Verifier, truth: list[list[int]], asked: list[DecodeRequest]) -> Drafted:
+    """Steps of the requests for all prompts together, whose text is the target's own."""
+    records = recorded(verifier)
+    results = await asyncio.gather(*(decode(verifier, each) for each in asked))
     for text, prompt, (tokens, end) in zip(truth, PROMPTS, results, strict=True):
         assert list(tokens) == text[len(prompt) :]
         assert end.speculation.accepted > 0
@@ -104,6 +110,24 @@ async def drafted_in_steps(target: Path, truth: list[list[int]], **settings: int
     return Drafted(
         [sum(part.drafted for part in own) for own in parts], {part.undrafted for own in parts for part in own}
     )
+
+
+async def test_what_the_verifier_looks_up_is_accepted_and_bound_by_memory_too(
+    target: Path, truth: list[list[int]]
+) -> None:
+    states = load_target(VerifierSettings(model=target), SystemClock()).target.states
+    assert states is not None
+    asked = [request(prompt, any_drafter=True) for prompt in PROMPTS]
+    async with verifier_over(target, lookup=True) as verifier:
+        many = await drafted_by(verifier, truth, asked)
+    async with verifier_over(target, lookup=True, step_states_bytes=5 * states.session_bytes + 7) as verifier:
+        few = await drafted_by(verifier, truth, asked)
+    async with verifier_over(target, lookup=True, kv_tokens=320) as verifier:
+        records = recorded(verifier)
+        await drafted_by(verifier, truth, asked)
+    assert sum(record.kv.preemptions for record in records) > 0
+    assert max(few.nodes) == 5 and max(many.nodes) > 2 * 5
+    assert NoDraftsCause.MEMORY in few.causes and NoDraftsCause.MEMORY not in many.causes
 
 
 def test_memory_that_holds_no_draft_is_refused_with_what_to_set(target: Path, caplog: pytest.LogCaptureFixture) -> None:
