@@ -62,6 +62,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "adaptive_config",
             "max_draft_tokens",
             "lookup",
+            "lookup_beside",
             "rest_trials",
             "expand_width",
             "expand_levels",

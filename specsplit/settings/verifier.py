@@ -67,6 +67,9 @@ class VerifierSettings(EngineSettings, AnswerSettings):
     lookup: bool = False
     """Sessions that no drafter serves are drafted for by the verifier itself, by lookup in their texts and in recent outputs of the same
     client, as an ngram drafter does it; those whose requests ask for no drafter are not."""
+    lookup_beside: bool = False
+    """With lookup: sessions that a drafter serves are drafted for by lookup too, and a step takes the best nodes of both. An ngram drafter
+    gains nothing by it."""
     profile_dir: Path | None = None
     """Folder for the profiles of torch's profiler that operators start and stop (StartProfile of the engine protocol). Unset: none are."""
     rest_trials: bool = True
@@ -144,6 +147,13 @@ class VerifierSettings(EngineSettings, AnswerSettings):
             if self.tp_size > 1 and value != alone:
                 problem = f"is {self.tp_size} and {field} is {value}, which do not go together; leave one of them out"
                 raise InvalidRequest("tp_size", problem, field)
+        return self
+
+    @model_validator(mode="after")
+    def _check_beside(self) -> Self:
+        if self.lookup_beside and not self.lookup:
+            problem = "is on, and lookup is not, whose drafts it is about; set lookup too"
+            raise InvalidRequest("lookup_beside", problem, "lookup")
         return self
 
     @model_validator(mode="after")

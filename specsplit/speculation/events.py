@@ -117,6 +117,31 @@ class Draft:
         ids, tokens, parents = self.ids[:count], self.tokens[:count], self.parents[:count]
         return Draft(ids, tokens, parents, self.positions[:count], self.log_survivals[:count])
 
+    def ordered(self, order: Sequence[int]) -> Draft:
+        """Keep the tokens at these indices, in this order, in which every parent stands before its children; the root is the first."""
+        places = {-1: -1} | {index: place for place, index in enumerate(order)}
+        return Draft(
+            [self.ids[index] for index in order],
+            [self.tokens[index] for index in order],
+            [places[self.parents[index]] for index in order],
+            [self.positions[index] for index in order],
+            [self.log_survivals[index] for index in order],
+        )
+
+    def likeliest(self, count: int, topk: int | None = None) -> Draft:
+        """Keep the `count` likeliest tokens, best first, of one node's children at most `topk`. No node is likelier than its parent."""
+        order = sorted(range(len(self.ids)), key=self.log_survivals.__getitem__, reverse=True)
+        if topk is None:
+            return self.ordered(order[:count])
+        children_left, kept = {-1: 1}, list[int]()
+        for index in order:
+            left = children_left.get(self.parents[index], 0)
+            if left and len(kept) < count:
+                children_left[self.parents[index]] = left - 1
+                children_left[index] = topk
+                kept.append(index)
+        return self.ordered(kept)
+
     def accept(self, picks: Sequence[int | None]) -> list[int]:
         """Walk down from the root along the target's picks: indices of the accepted path, root first.
 

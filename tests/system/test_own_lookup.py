@@ -1,4 +1,4 @@
-"""A verifier that drafts by lookup: real processes, a target whose output can be worked out by hand, and no drafter at first."""
+"""A verifier that drafts by lookup, by itself and beside a drafter: real processes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Options, Result
 from specsplit.errors import Unavailable
+from specsplit.requests import Delta
 from tests.support.scrape import Places
 from tests.support.torchrun import forked_torchrun
-from tests.system.conftest import WAITING, as_soon_as, eventually, letters
+from tests.system.conftest import SERIAL, WAITING, as_soon_as, eventually, letters
 
 REPEATED = "abcdefghijklmnopqrstuvwxyzab"
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
@@ -66,6 +68,27 @@ def test_a_drafter_that_joins_serves_sessions_and_lookup_is_back_when_it_has_gon
         eventually(lambda: client.generate(REPEATED, max_tokens=4).done.drafter == "")
         again = client.generate(REPEATED, max_tokens=26)
     assert again.text == letters("b", 26) and again.speculation.accepted > 0
+
+
+def test_lookup_goes_on_where_a_head_that_it_drafted_beside_is_killed_and_text_stays() -> None:
+    settings = {"lookup": True, "lookup_beside": True, "paced_step_base_ms": 10.0, "drafter_lost_after_s": 2.0}
+    started = LocalCluster(POCKET, drafts_beside(POCKET), drafters=["eagle3"], verifier=settings)
+    with started as cluster, cluster.client() as client:
+        prompt, head = [*range(40, 60)] * 3, cluster.drafters[0]
+        plain = client.generate(prompt, max_tokens=240, ignore_eos=True, drafter="none")
+        both = client.generate(prompt, max_tokens=240, ignore_eos=True, plan=SERIAL)
+        assert both.tokens == plain.tokens and both.done.drafter == head.name
+        tokens, behind = list[int](), 0
+        for event in client.stream(prompt, max_tokens=240, ignore_eos=True, plan=SERIAL):
+            if isinstance(event, Delta):
+                if not tokens:
+                    head.kill()
+                tokens += event.tokens
+                behind += event.num_correct_drafts if len(tokens) > 120 else 0
+        assert tuple(tokens) == plain.tokens and behind > 0
+        eventually(lambda: client.generate(prompt, max_tokens=4).done.drafter == "")
+        alone = client.generate(prompt, max_tokens=240, ignore_eos=True)
+    assert alone.tokens == plain.tokens and alone.speculation.accepted > 0
 
 
 def written(client: Client, drafter: str | None = None) -> list[Result]:

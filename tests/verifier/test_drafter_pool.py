@@ -18,8 +18,9 @@ from specsplit_verifier.drafters.pool import REFUSED_S, DrafterPool
 from specsplit_verifier.records.events import FromDrafter
 from specsplit_verifier.records.feed import FeatureSource, FeedLimits, Recipe
 from specsplit_verifier.records.step import Accepted
-from specsplit_verifier.sessions.draft_session import KEPT_BACK, NoDrafter
+from specsplit_verifier.sessions.draft_session import KEPT_BACK
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, DrafterSums, Recently
+from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.session import Session
 from specsplit_verifier.sessions.tree_limits import TreeLimits
 from tests.support.sessions import session_of

@@ -10,7 +10,8 @@ from specsplit.values import Plan
 from specsplit_verifier.policy.planner import RECOMPUTE_TOKENS, Pause, Planner, Schedule
 from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
 from specsplit_verifier.records.step import Accepted
-from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.draft_session import DraftSession
+from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.session import Session, StopRule
 from specsplit_verifier.sessions.wait_policy import WaitPolicy
 

@@ -17,11 +17,24 @@ from specsplit.client import make_request
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Draft, Grow, Mirror, Original
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import Constraint, ConstraintKind, Endpoint, FinishReason, PlanChanges, Sampling, Stopping
+from specsplit.values import (
+    Constraint,
+    ConstraintKind,
+    Endpoint,
+    FinishReason,
+    PlanChanges,
+    Sampling,
+    Stopping,
+    Vocabulary,
+)
 from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.records.step import Accepted, TreeView
 from specsplit_verifier.sessions.draft_session import DraftSession
-from specsplit_verifier.sessions.forced import EDGE, FIRST_ID, forced_first, forced_last, with_forced
+from specsplit_verifier.sessions.drafter_record import DrafterRecord
+from specsplit_verifier.sessions.forced import EDGE, FIRST_ID, forced_first, forced_last, with_unknown
+from specsplit_verifier.sessions.joint_calibration import JointCalibration
+from specsplit_verifier.sessions.lookup_beside import LookupBeside
+from specsplit_verifier.sessions.lookup_tree import LookupTexts, LookupTree
 from specsplit_verifier.sessions.tree_limits import TreeLimits
 from specsplit_verifier.sessions.wait_policy import WaitPolicy
 from tests.support.drafting import POCKET, endpoint_of, pocket_drafters
@@ -50,10 +63,9 @@ def test_forced_tokens_come_first_and_what_follows_them_behind() -> None:
 def test_what_the_draft_lacks_has_ids_of_its_own() -> None:
     found = forced_first(DRAFT, limits(5, 2, 3))
     assert (found.ids, found.tokens) == ([0, 1, FIRST_ID + 2, FIRST_ID + 3], [9, 5, 2, 3])
-    view = with_forced(TreeView([0, 1, 2], [-1, 0, 0], [9, 5, 6], [0.0, -0.1, -2.0]), found)
-    assert view == TreeView(
-        [0, 1, 2, FIRST_ID + 2, FIRST_ID + 3], [-1, 0, 0, 1, 3], [9, 5, 6, 2, 3], [0.0, -0.1, -2.0, EDGE, EDGE]
-    )
+    view = with_unknown(TreeView([0, 1, 2], [-1, 0, 0], [9, 5, 6], [0.0, -0.1, -2.0]), found)
+    assert (view.ids, view.parents) == ([0, 1, 2, FIRST_ID + 2, FIRST_ID + 3], [-1, 0, 0, 1, 3])
+    assert (view.tokens, view.edges) == ([9, 5, 6, 2, 3], pytest.approx([0.0, -0.1, -2.0, EDGE, EDGE]))
 
 
 @pytest.mark.parametrize(("tokens", "steps", "count"), [(3, 4, 2), (8, 1, 1), (1, 4, 0), (8, 0, 0)])
@@ -97,9 +109,12 @@ def grown(draw: st.DrawFn, original: Original) -> Grow | None:
 
 @given(st.data())
 def test_mirror_and_original_agree_whatever_was_forced(data: st.DataObject) -> None:
-    """Grows cross with steps and commits; some of what is forced the drafter has, or gets only meanwhile."""
+    """Grows cross with steps and commits; some of what is forced, or looked up, the drafter has, or gets only meanwhile."""
     original = Original(1, 0, 0, 64)
-    session = DraftSession("d", Mirror(1, 0, 0, 64, TOKENS), WaitPolicy())
+    texts = LookupTexts(Vocabulary(TOKENS))
+    tree = LookupTree(texts, texts.text([0], 1, b""), DrafterRecord())
+    beside = LookupBeside(tree, JointCalibration()) if data.draw(st.booleans()) else None
+    session = DraftSession("d", Mirror(1, 0, 0, 64, TOKENS), WaitPolicy(), beside=beside)
     late: list[Grow] = []
 
     def grow() -> None:
@@ -112,7 +127,7 @@ def test_mirror_and_original_agree_whatever_was_forced(data: st.DataObject) -> N
         session.apply_grows(TreeLimits(8, 4, 4), prefilling=False)
 
     text = [0]
-    for _ in range(4):
+    for _ in range(6):
         grow()
         forced = data.draw(st.lists(st.integers(0, TOKENS - 1), max_size=4))
         draft = session.take(text[-1], len(text) - 1, TreeLimits(8, 4, 4, forced))

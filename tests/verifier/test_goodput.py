@@ -25,7 +25,8 @@ from specsplit_verifier.policy.chooser import StepChooser
 from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.records.step import SessionResult, StepResult
-from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.draft_session import DraftSession
+from specsplit_verifier.sessions.no_drafter import NoDrafter
 from tests.support.sessions import drafting_for, session_of
 from tests.verifier.test_ema import STEP
 

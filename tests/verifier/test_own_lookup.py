@@ -15,8 +15,8 @@ from specsplit.speculation import Draft
 from specsplit.values import Endpoint, Miss, NoDraftsCause, Plan, PlanChanges, Sampling, Stopping, Vocabulary
 from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.records.step import Accepted, TreeView
-from specsplit_verifier.sessions.draft_session import NoDrafter
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
+from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.own_lookup import LOOKUP, Lookup, OwnLookup
 from specsplit_verifier.sessions.session import Session
 from specsplit_verifier.sessions.tree_limits import TreeLimits

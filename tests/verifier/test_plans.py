@@ -19,7 +19,7 @@ from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.policy.planner import Planner
-from specsplit_verifier.sessions.draft_session import NoDrafter
+from specsplit_verifier.sessions.no_drafter import NoDrafter
 from tests.drafter.service_toys import drafter
 from tests.support.eventually import eventually
 from tests.support.sessions import drafting_for, session_of

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, Sampling, Vocabulary
 from specsplit_verifier.drafters.pool import ALIKE, KNOWN_STEPS, DrafterPool, spread
-from specsplit_verifier.sessions.draft_session import NoDrafter
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
+from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.session import Session
 from tests.support.sessions import session_of
 

@@ -18,7 +18,7 @@ from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.policy.budget import Line, fixed, spend
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.records.undrafted import MOSTLY, Undrafted
-from specsplit_verifier.sessions.draft_session import NoDrafter
+from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.session import Session, StopRule
 from tests.support.sessions import drafting_for, session_of
 

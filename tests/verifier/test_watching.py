@@ -20,7 +20,7 @@ from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.records.events import FromDrafter, Inbound
 from specsplit_verifier.records.step import SessionResult, TreeView
 from specsplit_verifier.report.watching import EVENTS_KEPT, Watching
-from specsplit_verifier.sessions.draft_session import NoDrafter
+from specsplit_verifier.sessions.no_drafter import NoDrafter
 from tests.verifier.conftest import decode, verifier_over
 from tests.verifier.test_drafters import grow, scripted
 

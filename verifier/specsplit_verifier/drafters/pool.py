@@ -22,8 +22,9 @@ from specsplit_verifier.drafters.memory import DrafterMemory
 from specsplit_verifier.records.events import FromDrafter, Sends
 from specsplit_verifier.records.feed import FeatureSource, Feed, Overrun, Recipe
 from specsplit_verifier.records.step import Reroot
-from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
+from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.own_lookup import LOOKUP, Lookup
 from specsplit_verifier.sessions.session import Session
 
@@ -48,7 +49,7 @@ class DrafterPool:
     ) -> None:
         """`host`: where the verifier computes, which drafters are told; None: they are not.
 
-        `lookup`: drafts for sessions that no drafter serves; None: those go without, but for what a grammar forces.
+        `lookup`: drafts for sessions that no drafter serves, or beside drafters; None: those go without, but for what a grammar forces.
         """
         self._vocabulary = vocabulary
         self._max_nodes = max_nodes
@@ -135,9 +136,12 @@ class DrafterPool:
         mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
         wait_policy, record = self._memory.recall(address, sampled)
         movable = session.request.any_drafter
+        beside = None
+        if self._lookup.drafts_beside and not session.refused_by(LOOKUP, now):
+            beside = self._lookup.beside(session, address, self._memory.recall(LOOKUP, sampled)[1])
         self._openings += 1
         attached = DraftSession(
-            address, mirror, wait_policy, feed, self.counters, record, movable=movable, opening=self._openings
+            address, mirror, wait_policy, feed, self.counters, record, beside, movable=movable, opening=self._openings
         )
         session.drafter.close()
         session.drafter = attached

@@ -38,8 +38,8 @@ from specsplit_verifier.records.feed import Recipe
 from specsplit_verifier.records.step import SessionResult, StepInput, StepOutput, StepResult, TreeInput
 from specsplit_verifier.records.undrafted import LATELY, Undrafted
 from specsplit_verifier.schedule.scheduler import Scheduler
-from specsplit_verifier.sessions.draft_session import NoDrafter
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
+from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.session import Session, StopRule
 
 _log = logging.getLogger(__name__)

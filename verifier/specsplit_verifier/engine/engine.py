@@ -234,7 +234,7 @@ def core_of(
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
     features = FeatureSource(recipe, limits, kv.features)
-    lookup = Lookup(info.vocabulary) if settings.lookup else None
+    lookup = Lookup(info.vocabulary, beside=settings.lookup_beside) if settings.lookup else None
     drafters = DrafterPool(info.vocabulary, settings.max_nodes, features, host, lookup=lookup)
     controllers = partial(controller_for, settings)
     most_nodes = None if states is None else states.most_nodes

@@ -1,7 +1,7 @@
 """What a session's drafter is to it: the mirror of what it grows, the features on their way to it, and whether to wait for it.
 
-A session knows nothing more of drafters than what the two classes here have in common. Without one it has `NoDrafter`, or, where the
-verifier itself drafts meanwhile, `OwnLookup`.
+A session knows nothing more of drafters than what this has in common with `NoDrafter`, which it has without one, and with `OwnLookup`,
+which it has where the verifier itself drafts meanwhile. What the verifier drafts beside the drafter is `LookupBeside`.
 
 A grow is not applied when it comes. It is queued, and applied once there is enough of it for arrays to be worth while, or when the target
 should soon be done with its step; the engine applies the rest at the beginning of `schedule` and of `commit`. All grows made between the
@@ -23,110 +23,15 @@ from specsplit.speculation import BULK_FROM, Commit, Draft, Grow, Mirror, State
 from specsplit.values import Miss, Plan
 from specsplit_verifier.records.feed import Feed, Recipe
 from specsplit_verifier.records.step import Accepted, Reroot, TreeView
-from specsplit_verifier.sessions.drafter_record import DrafterRecord
-from specsplit_verifier.sessions.forced import forced_first, known_of, with_forced
+from specsplit_verifier.sessions.drafter_record import DrafterRecord, Entry
+from specsplit_verifier.sessions.forced import forced_first, known_of, with_unknown
 from specsplit_verifier.sessions.grow_queue import GrowQueue, Merged
+from specsplit_verifier.sessions.lookup_beside import LookupBeside
 from specsplit_verifier.sessions.tree_limits import TreeLimits
 from specsplit_verifier.sessions.wait_policy import Prospect, Wait, WaitPolicy
 
 KEPT_BACK: Final = 32
 """Commits, and features behind them, that a drafter at rest is sent together: one at a time they cost a third of a step of 3 ms."""
-
-
-class NoDrafter:
-    """No drafter serves the session: a step takes the root alone, and nothing is waited for."""
-
-    served: ClassVar = False
-    attached: ClassVar[bool] = False
-    address: ClassVar[str] = ""
-    drafter_ready: ClassVar = True
-    grows_queued: ClassVar = False
-    held_since: ClassVar = None
-    recompute: ClassVar = range(0)
-    lacks_features: ClassVar = False
-    seen: ClassVar = 0
-
-    def __init__(self, *, needed: bool = False, feed: Feed | None = None) -> None:
-        self.needed = needed
-        """True if the session may get a drafter: none was there for it, its own was lost, or its plan did not speculate."""
-        self.feed = feed
-        """What is kept of the features of its last drafter, for the next one."""
-
-    @property
-    def nodes(self) -> int:
-        """Nodes that were drafted since the last commit."""
-        return 0
-
-    @property
-    def recipe(self) -> Recipe | None:
-        """How features of the session's tokens are made; None: none are wanted."""
-        return None if self.feed is None else self.feed.recipe
-
-    def at(self, address: str) -> DraftSession | None:
-        """Return None: it is no drafter."""
-        return None
-
-    def log_survivals(self, limits: TreeLimits) -> Sequence[float]:
-        """Return nothing: there are no nodes."""
-        return ()
-
-    def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
-        """What the session brings to a step: its root."""
-        return Draft.root_alone(root, position)
-
-    def commit(self, draft: Draft, accepted: Accepted, now: float) -> Reroot:
-        """Return an empty reroot: there is no speculation to take to the next root."""
-        return Reroot()
-
-    def view(self, draft: Draft) -> TreeView:
-        """All there is; of a drafter that was lost while the step was in flight, what was taken."""
-        order = sorted(range(len(draft.ids)), key=draft.ids.__getitem__)  # as grown; a draft stands best first
-        places = {-1: -1} | {old: new for new, old in enumerate(order)}
-        return TreeView(
-            [draft.ids[i] for i in order],
-            [places[draft.parents[i]] for i in order],
-            [draft.tokens[i] for i in order],
-            [draft.edges[i] for i in order],
-        )
-
-    def pause(self, now: float, plan: Plan, limits: TreeLimits) -> float:
-        """Return 0: there is no drafter to wait for."""
-        return 0.0
-
-    def prospect(self, now: float, plan: Plan, limits: TreeLimits) -> Prospect | None:
-        """Return None: there is no drafter that could bring anything."""
-        return None
-
-    def replan(self, plan: Plan, now: float) -> Sequence[ToDrafter]:
-        """Return nothing: there is nobody to tell."""
-        return ()
-
-    def keep_back(self, commit: Commit, *, rested: bool) -> bool:
-        """Return False: there is no drafter to keep a commit back from."""
-        return False
-
-    def kept_back(self) -> Sequence[ToDrafter]:
-        """Return nothing: nothing was kept back."""
-        return ()
-
-    def hold(self, now: float) -> None:
-        """Do nothing: there is no drafter to wait for."""
-
-    def stepping(self, now: float) -> None:
-        """Do nothing: there is no drafter to wait for."""
-
-    def apply_grows(self, limits: TreeLimits, *, prefilling: bool) -> None:
-        """Do nothing: nobody grows."""
-
-    def close(self) -> Sequence[ToDrafter]:
-        """Return nothing: nobody holds anything for the session."""
-        return ()
-
-    def computed(self, features: Features, now: float, *, prefilling: bool) -> Sequence[Features]:
-        """Features were computed, and the next drafter may want them: nobody is sent them now."""
-        if self.feed is not None:
-            self.feed.add(features)
-        return ()
 
 
 class DraftSession:
@@ -144,14 +49,15 @@ class DraftSession:
         feed: Feed | None = None,
         counters: DraftCounters | None = None,
         record: DrafterRecord | None = None,
+        beside: LookupBeside | None = None,
         *,
         movable: bool = False,
         opening: int = 0,
     ) -> None:
         """`wait_policy`: what waiting for this drafter has brought, in whatever session. `feed`: None if it reads no features.
 
-        `record`: what the drafter brings, in whatever session. `movable`: a drafter of another kind may take over. `opening`: which of
-        all openings it is.
+        `record`: what the drafter brings, in whatever session. `beside`: what drafts beside it; None: nothing does. `movable`: a drafter
+        of another kind may take over. `opening`: which of all openings it is.
         """
         self.address: Final = address
         self.mirror: Final = mirror
@@ -159,8 +65,8 @@ class DraftSession:
         self.opening: Final = opening
         self._wait_policy = wait_policy
         self._counters = counters or DraftCounters()
-        self._record = record or DrafterRecord()
-        self._movable = movable
+        self._entry = Entry(record or DrafterRecord(), movable)
+        self._beside = beside
         self._wait = Wait()
         self._queue = GrowQueue()
         self._in_flight = 0
@@ -195,8 +101,8 @@ class DraftSession:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the speculation."""
-        return len(self.mirror)
+        """Nodes of the speculation, and of what was drafted beside it."""
+        return len(self.mirror) + (0 if self._beside is None else self._beside.nodes)
 
     @property
     def seen(self) -> int:
@@ -224,7 +130,7 @@ class DraftSession:
 
     def begin(self, root: int, now: float) -> list[Features]:
         """The drafter begins below the root at position `root`: the features that it is to be sent now."""
-        self._record.begin(movable=self._movable)
+        self._entry.begin()
         self._wait.begin(now)
         return [] if self.feed is None else self._sent(self.feed.attach(root), now, prefilling=True)
 
@@ -234,11 +140,17 @@ class DraftSession:
 
     def log_survivals(self, limits: TreeLimits) -> Sequence[float]:
         """Log-survivals of the nodes that a step would take now, best first."""
-        return forced_first(self.mirror.preview(*limits.of_tree), limits).log_survivals[1:]
+        return forced_first(self._best(limits), limits).log_survivals[1:]
+
+    def _best(self, limits: TreeLimits) -> Draft:
+        """What a step would take now of what is not forced, root first."""
+        own = self.mirror.preview(*limits.of_tree)
+        return own if self._beside is None else self._beside.merged(own, limits)
 
     def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
         """What the session brings to a step: the best of what was grown, root first; in flight until `commit`."""
-        draft = forced_first(self.mirror.take(*limits.of_tree), limits)
+        self.mirror.take(*limits.of_tree)
+        draft = forced_first(self._best(limits), limits)
         self._in_flight = len(known_of(draft, range(len(draft.ids)))) - 1
         self._look(limits)
         return draft
@@ -253,10 +165,12 @@ class DraftSession:
         cause = Miss.WRONG if mirror.has_nodes_below(draft, path) else empty
         first, hit = mirror.commit(draft, path, tokens[len(path) - 1])
         commits = [first]
-        for token in tokens[len(path) :]:  # forced ones, which the drafter may have drawn meanwhile
+        for token in tokens[len(path) :]:  # forced or looked up, and the drafter may have drawn them meanwhile
             commit, hit = mirror.commit(mirror.take(1, 1, 0), [0], token)
             commits.append(commit)
-        self._record.step(len(path) - 1, hit=hit)
+        self._entry.record.step(len(path) - 1, hit=hit)
+        if self._beside is not None:
+            self._beside.commit(draft, accepted)
         self._in_flight = 0
         self._wait.restart(now, hit, probed=self._wait_policy.probes(), commits=len(commits))
         # Below 0 where the bonus had been taken, as a node behind which the target has no pick: then nothing was cut off.
@@ -264,7 +178,8 @@ class DraftSession:
 
     def view(self, draft: Draft) -> TreeView:
         """The whole speculation."""
-        return with_forced(TreeView(*self.mirror.listed()), draft)
+        view, whole = TreeView(*self.mirror.listed()), None if self._beside is None else self._beside.draft
+        return with_unknown(view if whole is None else with_unknown(view, whole), draft)
 
     def grow(self, grow: Grow, now: float) -> None:
         """Queue what was grown, until the engine applies it. Raises InvalidRequest for more new edges than there can be nodes."""
@@ -300,7 +215,7 @@ class DraftSession:
         made = self._wait.answered(mirror.acknowledged - seen)
         if made is not None:
             self._counters.round_trips_s.append(times[0] - made)
-            self._record.round_trip(times[0] - made)
+            self._entry.record.round_trip(times[0] - made)
         if self.catching_up or self._kept_back or limits.num_steps < 1:
             return  # what it does now, or at rest, says nothing about how it answers a commit
         if not mirror.caught_up:
@@ -313,7 +228,7 @@ class DraftSession:
         """Learn from grows that answer the last commit; from what they brought only if no step is in flight, or in a probe."""
         wait, wait_policy = self._wait, self._wait_policy
         if self.mirror.state is State.READY or (first and wait.probed):
-            wait_policy.grew(wait, times, self.mirror.preview(*limits.of_tree), first=first)
+            wait_policy.grew(wait, times, self._best(limits), first=first)
         elif first:
             wait_policy.late_grow(wait, times[0])
 
@@ -342,7 +257,7 @@ class DraftSession:
     def _look(self, limits: TreeLimits) -> None:
         """Note what the last commit left before anything is added. The step takes what was looked at, so it costs nothing more."""
         if self._wait.before is None:
-            self._wait.look(self.mirror.preview(*limits.of_tree))
+            self._wait.look(self._best(limits))
 
     def pause(self, now: float, plan: Plan, limits: TreeLimits) -> float:
         """Seconds that a session which drafts and verifies alternately still leaves to its drafter; 0: step now."""
@@ -408,7 +323,7 @@ class DraftSession:
     def stepping(self, now: float) -> None:
         """The session is about to step: note for how long it was held back, and if waiting brought nothing."""
         if self._wait.held_since is not None:
-            self._record.held_s += now - self._wait.held_since
+            self._entry.record.held_s += now - self._wait.held_since
         if not self.catching_up and not self.mirror.caught_up:
             self._wait_policy.in_vain(self._wait, now)
 
@@ -416,7 +331,9 @@ class DraftSession:
         """End the session at its drafter. What was grown is lost; what is kept of features waits for another drafter."""
         queued = sum(len(merged.grow.ids) for merged in self._queue.take())
         self._counters.unverified_nodes += self.untaken + queued
-        self._record.end(movable=self._movable)
+        self._entry.end()
+        if self._beside is not None:
+            self._beside.close()
         self.mirror.close()
         if self.feed is not None:
             self.feed.detach()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 HALF_LIFE_S = 15.0
 """After so long a step counts half of what it did."""
@@ -75,6 +76,22 @@ class DrafterRecord(DrafterSums):
         """Note that the first grow after a commit came so many seconds after the commit."""
         self.round_trips += 1
         self.round_trip_s += seconds
+
+
+class Entry(NamedTuple):
+    """One session in the record of who drafts for it."""
+
+    record: DrafterRecord
+    movable: bool
+    """True if its caller asked for no kind of drafter."""
+
+    def begin(self) -> None:
+        """Count the session."""
+        self.record.begin(movable=self.movable)
+
+    def end(self) -> None:
+        """Count it no more."""
+        self.record.end(movable=self.movable)
 
 
 class Recently:

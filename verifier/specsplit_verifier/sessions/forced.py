@@ -14,8 +14,10 @@ from specsplit.speculation import Draft
 from specsplit_verifier.records.step import TreeView
 from specsplit_verifier.sessions.tree_limits import TreeLimits
 
-FIRST_ID: Final = 2**40
-"""Nodes that are forced have ids from here on: above those of every drafter, and exact in a JSON number."""
+UNKNOWN_ID: Final = 2**40
+"""Nodes that the drafter has not drawn have ids from here on: above those of every drafter, and exact in a JSON number."""
+FIRST_ID: Final = 2 * UNKNOWN_ID
+"""Nodes that are forced have ids from here on."""
 EDGE: Final = math.log(0.95)
 """That a forced token is the target's, given those before it."""
 
@@ -41,16 +43,14 @@ def forced_last(draft: Draft, grammar: GrammarState, limits: TreeLimits) -> Draf
         return draft
     first, surer = len(draft.ids), draft.log_survivals[end]
     chain = range(1, 1 + len(forced))
-    return _best(
-        Draft(
-            [*draft.ids, *(FIRST_ID + taken + depth for depth in chain)],
-            [*draft.tokens, *forced],
-            [*draft.parents, end, *range(first, first + len(forced) - 1)],
-            [*draft.positions, *(draft.positions[end] + depth for depth in chain)],
-            [*draft.log_survivals, *(surer + depth * EDGE for depth in chain)],
-        ),
-        limits.num_draft_tokens,
+    longer = Draft(
+        [*draft.ids, *(FIRST_ID + taken + depth for depth in chain)],
+        [*draft.tokens, *forced],
+        [*draft.parents, end, *range(first, first + len(forced) - 1)],
+        [*draft.positions, *(draft.positions[end] + depth for depth in chain)],
+        [*draft.log_survivals, *(surer + depth * EDGE for depth in chain)],
     )
+    return longer.likeliest(limits.num_draft_tokens)
 
 
 def _likeliest(draft: Draft) -> list[int]:
@@ -62,36 +62,23 @@ def _likeliest(draft: Draft) -> list[int]:
     return path
 
 
-def _best(draft: Draft, most: int) -> Draft:
-    """The likeliest tokens of a draft, `most` of them, best first. No node is likelier than its parent, behind which it stands."""
-    order = sorted(range(len(draft.ids)), key=draft.log_survivals.__getitem__, reverse=True)[:most]
-    places = {-1: -1} | {index: place for place, index in enumerate(order)}
-    return Draft(
-        [draft.ids[index] for index in order],
-        [draft.tokens[index] for index in order],
-        [places[draft.parents[index]] for index in order],
-        [draft.positions[index] for index in order],
-        [draft.log_survivals[index] for index in order],
-    )
-
-
 def known_of(draft: Draft, path: Sequence[int]) -> Sequence[int]:
     """The part of an accepted path, from the root down, whose nodes a drafter has drawn."""
-    return [index for place, index in enumerate(path) if not place or draft.ids[index] < FIRST_ID]
+    return [index for place, index in enumerate(path) if not place or draft.ids[index] < UNKNOWN_ID]
 
 
-def with_forced(view: TreeView, draft: Draft) -> TreeView:
-    """A speculation with the nodes of a draft that are forced, which come last as their ids are the highest."""
+def with_unknown(view: TreeView, draft: Draft) -> TreeView:
+    """A speculation with the nodes of a draft that the drafter has not drawn, as far as they are not in it. Their ids are the highest."""
     ids, parents, tokens, edges = list(view.ids), list(view.parents), list(view.tokens), list(view.edges)
     places = {node_id: place for place, node_id in enumerate(ids)}
-    for index, node_id in enumerate(draft.ids):
-        if index and node_id >= FIRST_ID:
+    for index, edge in enumerate(draft.edges):
+        node_id, above = draft.ids[index], draft.parents[index]
+        if index and node_id >= UNKNOWN_ID and node_id not in places:
             places[node_id] = len(ids)
-            above = draft.parents[index]
             ids.append(node_id)
             parents.append(places[draft.ids[above]] if above else 0)
             tokens.append(draft.tokens[index])
-            edges.append(EDGE)
+            edges.append(edge)
     return TreeView(ids, parents, tokens, edges)
 
 

@@ -14,8 +14,9 @@ from specsplit.speculation import Draft
 from specsplit.values import FinishReason, NoDrafts, NoDraftsCause, Plan, SpeculationStatistics, Usage
 from specsplit_verifier.records.step import Accepted, EndFloor, Reroot, SessionResult
 from specsplit_verifier.records.undrafted import Undrafted
-from specsplit_verifier.sessions.draft_session import DraftSession, NoDrafter
+from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.forced import forced_last
+from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.tree_limits import TreeLimits
 
 
