@@ -11,9 +11,9 @@ import pytest
 from specsplit.cli.gateway import Gateway
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client
+from tests.clients.programs import POCKET
 
-POCKET = Path(__file__).parents[2] / "models" / "pocket"
-NEEDED = ("smg", "openai")
+NEEDED = ("smg", "openai", "langchain_openai", "litellm", "guidellm", "aiperf", "lm_eval")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
