@@ -1,8 +1,9 @@
-# The three services from one build. Nothing of BuildKit is needed:
+# The three services and the gateway before them from one build. Nothing of BuildKit is needed:
 #
 #     docker build --target coordinator --tag specsplit-coordinator .
 #     docker build --target verifier --tag specsplit-verifier .
 #     docker build --target drafter --tag specsplit-drafter --build-arg VARIANT=gpu .
+#     docker build --target gateway --tag specsplit-gateway .
 #
 # With --build-arg COMMIT="$(git rev-parse --short=12 HEAD)" `specsplit --version`, `status` and the page name the commit: an image has no .git.
 #
@@ -54,6 +55,20 @@ EXPOSE 50050
 USER 10001:10001
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 CMD ["specsplit", "health", "127.0.0.1:50050"]
 ENTRYPOINT ["specsplit", "serve", "coordinator"]
+
+# -- the OpenAI API over HTTP (docs/api.md): a program of others, with nothing of specsplit's in it
+FROM base AS gateway
+ARG SMG=1.13.0
+COPY constraints.txt ./
+RUN pip --python /opt/specsplit/bin/python install -c constraints.txt "smg==$SMG"
+ENV SPECSPLIT_GATEWAY_WORKERS=grpc://127.0.0.1:50050
+EXPOSE 8000 9464
+USER 10001:10001
+# Ready is not healthy: it answers that it has no verifier, too.
+HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/liveness', timeout=5)"]
+# Variables: SPECSPLIT_GATEWAY_WORKERS, one address or several with spaces between, and SPECSPLIT_GATEWAY_API_KEY, that callers have to show.
+# Other options of `smg launch` are the command of the container.
+ENTRYPOINT ["/bin/sh", "-c", "exec smg launch --worker-urls $SPECSPLIT_GATEWAY_WORKERS --host :: --port 8000 --prometheus-host :: --prometheus-port 9464 --shutdown-grace-period-secs 30 --log-json ${SPECSPLIT_GATEWAY_API_KEY:+--api-key=\"$SPECSPLIT_GATEWAY_API_KEY\"} \"$@\"", "gateway"]
 
 # -- and those of a service that runs a model
 FROM rails AS engine
