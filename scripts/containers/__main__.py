@@ -9,13 +9,13 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from scripts.containers import base_image
+from scripts.containers import base_image, gateway
 from scripts.containers.engine import Engine
 from scripts.containers.group import Group, own_texts
 from scripts.containers.pods import Pods
 from scripts.containers.proof import Proof, check_images
 from scripts.containers.shell import Failed, Progress
-from scripts.containers.stack import SERVICES, Stack
+from scripts.containers.stack import IMAGES, Stack
 from specsplit.client import Client
 from specsplit.errors import SpecsplitError
 
@@ -27,7 +27,7 @@ def prove(progress: Progress) -> None:
         progress.say("a docker engine of our own is up")
         progress.say(f"base image {base_image.NAME}: {base_image.provide(engine, folder)}")
         with Stack(engine, folder) as stack:
-            for service in SERVICES:
+            for service in IMAGES:
                 stack.compose("build", service, timeout_s=600)
                 progress.say(f"built {service}")
             progress.say(check_images(engine, base_image.NAME))
@@ -37,6 +37,7 @@ def prove(progress: Progress) -> None:
             with Client(stack.address) as client:
                 proof = Proof(stack, client)
                 progress.say(proof.generates())
+                progress.say(gateway.answers(stack, client))
                 progress.say(proof.survives_the_drafter(lambda container: engine.docker("kill", container)))
                 progress.say(proof.scales())
                 progress.say(proof.tells())
@@ -46,7 +47,7 @@ def prove(progress: Progress) -> None:
                 progress.say(group.leaves(ranks))
                 with Pods(stack) as pods:
                     progress.say(group.in_pods(pods))
-                progress.say(proof.leaves("coordinator", "drafter"))
+                progress.say(proof.leaves("gateway", "coordinator", "drafter"))
     progress.say(f"everything is removed: {folder.exists() or 'containers, images, engine'}")
 
 

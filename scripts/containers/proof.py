@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scripts.containers.engine import Engine
 from scripts.containers.shell import Failed, expect
-from scripts.containers.stack import SERVICES, Stack
+from scripts.containers.stack import IMAGES, SERVICES, Stack
 from specsplit.client import Client, Delta, Result
 from specsplit.client.result import Gatherer
 from specsplit.membership import Member
@@ -34,14 +34,14 @@ for address in sorted({entry[4][0] for entry in socket.getaddrinfo(%r, 9464, soc
 def check_images(engine: Engine, base: str) -> str:
     """No image runs as root; the coordinator's is small and has no torch."""
     sizes: dict[str, float] = {}
-    for name in (base, *(f"specsplit-{service}" for service in SERVICES)):
+    for name in (base, *(f"specsplit-{each}" for each in IMAGES)):
         image = json.loads(engine.docker("image", "inspect", name))[0]
         sizes[name] = image["Size"] / 1e6
         if name != base:
             expect(
                 image["Config"]["User"] == _USER, f"image {name} runs as {image['Config']['User']!r}, expected {_USER}"
             )
-    over = {service: sizes[f"specsplit-{service}"] - sizes[base] for service in SERVICES}
+    over = {service: sizes[f"specsplit-{service}"] - sizes[base] for service in IMAGES}
     expect(
         over["coordinator"] < COORDINATOR_MB,
         f"the coordinator's image holds {over['coordinator']:.0f} MB over its base",

@@ -16,6 +16,8 @@ from scripts.containers.shell import Failed, run
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("coordinator", "verifier", "drafter")
+IMAGES = (*SERVICES, "gateway")
+"""What is built of the Dockerfile: ours, and a program of others before them."""
 
 
 class Stack:
@@ -33,9 +35,19 @@ class Stack:
         """Where the coordinator is published."""
         self.page = f"127.0.0.1:{_free_port()}"
         """Where its page is."""
-        self._env = {**engine.env, "SPECSPLIT_PUBLISH": self.address, "SPECSPLIT_PUBLISH_PAGE": self.page}
+        self.http = f"127.0.0.1:{_free_port()}"
+        """Where the gateway is."""
+        self.http_key = "a-key;$HOME'x'*"
+        """What callers show there: with characters that a shell would take for its own."""
+        self._env = {
+            **engine.env,
+            "SPECSPLIT_PUBLISH": self.address,
+            "SPECSPLIT_PUBLISH_PAGE": self.page,
+            "SPECSPLIT_PUBLISH_HTTP": self.http,
+            "SPECSPLIT_GATEWAY_API_KEY": self.http_key,
+        }
         self._builds = folder / "builds.yml"
-        self._builds.write_text(json.dumps({"services": {name: {"build": {"network": "host"}} for name in SERVICES}}))
+        self._builds.write_text(json.dumps({"services": {name: {"build": {"network": "host"}} for name in IMAGES}}))
         self._files = (ROOT / "docker-compose.yml",)
 
     def overlaid(self, file: str) -> Stack:
@@ -64,7 +76,7 @@ class Stack:
         """Return once every container says that it is healthy. Raises Failed with the log of one that does not."""
         deadline = time.monotonic() + timeout_s
         while unhealthy := [
-            each for name in SERVICES for each in self.containers(name) if self._health(each) != "healthy"
+            each for name in IMAGES for each in self.containers(name) if self._health(each) != "healthy"
         ]:
             if time.monotonic() > deadline:
                 state = json.dumps(self.inspect(unhealthy[0])["State"], indent=1)

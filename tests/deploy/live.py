@@ -36,13 +36,14 @@ def promtool(*arguments: str | Path) -> None:
 
 
 def configuration(targets: Mapping[str, Sequence[str]], scrape_interval: str = "1s") -> str:
-    """deploy/prometheus/prometheus.yml with addresses, by job, in the place of names."""
+    """deploy/prometheus/prometheus.yml with addresses, by job, in the place of names; a job that is not named has none."""
     config: dict[str, Any] = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": scrape_interval, "evaluation_interval": scrape_interval}
     config["rule_files"] = [str(FOLDER / each) for each in config["rule_files"]]
+    assert set(targets) <= {job["job_name"] for job in config["scrape_configs"]}
     for job in config["scrape_configs"]:
         del job["dns_sd_configs"]
-        job["static_configs"] = [{"targets": list(targets[job["job_name"]])}]
+        job["static_configs"] = [{"targets": list(targets.get(job["job_name"], ()))}]
     return yaml.safe_dump(config)
 
 

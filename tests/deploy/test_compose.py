@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -213,3 +214,27 @@ def test_members_dial_the_port_of_their_own_which_is_not_published() -> None:
     for service in ("verifier", "drafter"):
         assert settings_of(service, COMPOSE).resolved()["coordinator"] == f"coordinator:{members}"
     assert f"coordinator:{members}" in services["tracing"]["entrypoint"]
+
+
+def test_the_gateway_is_a_target_too_in_the_release_that_programs_are_tried_with_and_has_nothing_secret() -> None:
+    gateway = load(COMPOSE)["services"]["gateway"]
+    stage = DOCKERFILE.partition(f" AS {gateway['build']['target']}\n")[2].partition("\nFROM ")[0]
+    (release,) = re.findall(r"^ARG SMG=(\S+)$", stage, re.MULTILINE)
+    assert f"smg=={release} " in (ROOT / ".ci" / "clients").read_text()
+    assert "\nUSER 10001:10001\n" in stage
+    assert gateway["volumes"] == []
+    assert gateway["environment"]["SPECSPLIT_GATEWAY_WORKERS"] == "grpc://coordinator:50050"
+    assert settings_of("coordinator", COMPOSE).resolved()["anonymous_clients"] is True, "it shows no token"
+
+
+def test_what_the_gateway_is_told_in_variables_comes_to_it_as_whole_words() -> None:
+    stage = DOCKERFILE.partition(" AS gateway\n")[2].partition("\nFROM ")[0]
+    (entry,) = re.findall(r"^ENTRYPOINT (.+)$", stage, re.MULTILINE)
+    shell, option, script, name = json.loads(entry)
+    shown = script.replace("exec smg launch", "printf '%s\\n'")
+    for key, given in (("a-key;$HOME'x'*", ["--api-key=a-key;$HOME'x'*"]), ("", [])):
+        variables = {"SPECSPLIT_GATEWAY_WORKERS": "grpc://a:1 grpc://b:2", "SPECSPLIT_GATEWAY_API_KEY": key}
+        command = [shell, option, shown, name, "--disable-retries"]
+        words = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert words[:3] == ["--worker-urls", "grpc://a:1", "grpc://b:2"]
+        assert words[words.index("--log-json") + 1 :] == [*given, "--disable-retries"]

@@ -51,6 +51,8 @@ def test_prometheus_looks_for_every_service_at_the_port_of_its_metrics() -> None
     jobs = load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]
     found = {name: look["port"] for job in jobs for look in job["dns_sd_configs"] for name in look["names"]}
     listens = {name: SERVICES[name]["environment"][f"SPECSPLIT_{name.upper()}_METRICS_LISTEN"] for name in SETTINGS}
+    stage = (ROOT / "Dockerfile").read_text().partition(" AS gateway\n")[2].partition("\nFROM ")[0]
+    assert f"--prometheus-host :: --prometheus-port {found.pop('gateway')} " in stage
     assert {name: f"[::]:{port}" for name, port in found.items()} == listens
 
 
