@@ -21,10 +21,11 @@ class EngineSettings(MemberSettings):
     max_context: Count | None = Field(default=None, ge=16)
     """Tokens that a text may have with its prompt; unset: as many as the model takes. A model whose rotary positions change from some
     length on is served up to that length, and has to be told so here."""
-    attention: Literal["auto", "torch", "native", "flashinfer"] = "auto"
+    attention: Literal["auto", "torch", "native", "flashinfer", "triton"] = "auto"
     """How attention is computed: torch (the reference, on any device), native (a kernel in C for float32 on a CPU, compiled by gcc at the
-    first start), flashinfer (GPU kernels for float16 and bfloat16 and heads of 64, 128 or 256, out of the extra specsplit[gpu]) or auto:
-    flashinfer or native where they can be had, else torch."""
+    first start), flashinfer (GPU kernels for float16 and bfloat16 and heads of 64, 128 or 256, out of the extra specsplit[gpu]), triton
+    (GPU kernels of our own, for heads of any width up to 512 and latents up to 576, which take gcc alone) or auto: native, flashinfer or
+    triton, the first that can be had, else torch."""
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
     """Type that keys and values are kept in: auto is that of the weights. One of 8 bits holds twice as many tokens as bfloat16 in the same
     memory, and rounds: text may be another than with auto, and is the same with any drafter and none."""
@@ -32,8 +33,8 @@ class EngineSettings(MemberSettings):
     """auto has a model with multi-head latent attention (MLA) keep the latents that its heads are made of, in the place of every head's key
     and value, if it then passes the checks at load; the log says what is kept. off keeps heads, which takes far more memory."""
     cuda_graphs: Literal["auto", "off"] = "auto"
-    """auto captures forwards as CUDA graphs at start, where attention = flashinfer; off runs every forward eagerly. To be alike on all
-    ranks of a group, with the two below and a verifier's `cuda_graph_layers`; a group of drafters has none."""
+    """auto captures forwards as CUDA graphs at start, where attention is flashinfer or triton; off runs every forward eagerly. To be alike
+    on all ranks of a group, with the two below and a verifier's `cuda_graph_layers`; a group of drafters has none."""
     cuda_graph_tokens: int = Field(default=256, ge=1, le=1024)
     """Tokens of the largest forward that is captured; larger ones run eagerly, and are counted."""
     cuda_graph_rows: int = Field(default=64, ge=1, le=1024)

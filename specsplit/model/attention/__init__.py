@@ -1,4 +1,5 @@
-"""How a model attends over pages: one interface, a backend in torch, one in C and one by FlashInfer, and what none serves.
+"""How a model attends over pages: one interface, a backend in torch, one in C, one by FlashInfer and one in Triton, and what
+none serves.
 
 It may import `pages`, `native` and `tensors`.
 Others use `AttentionBackend`, what one is; `choose_backend`, which one a model gets; `support`, what is refused.

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 import torch
 
 from specsplit.errors import LoadError
 from specsplit.model.attention import native_attention
-from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle
+from specsplit.model.attention.flashinfer import attention as flashinfer
 from specsplit.model.attention.interface import BackendFactory
-from specsplit.model.attention.native_attention import NativeAttention
 from specsplit.model.attention.torch_attention import TorchAttention
+from specsplit.model.attention.triton import attention as triton
 from specsplit.model.pages.kv import KVCache
 
 _log = logging.getLogger(__name__)
 
 BACKENDS: Final[dict[str, BackendFactory]] = {
     "torch": TorchAttention,
-    "native": NativeAttention,
-    "flashinfer": FlashInferAttention,
+    "native": native_attention.NativeAttention,
+    "flashinfer": flashinfer.FlashInferAttention,
+    "triton": triton.TritonAttention,
 }
-"""By name. `auto` is flashinfer or native, where one of them can be had, and torch elsewhere."""
+"""By name. `auto` is the first of native, flashinfer and triton that can be had, and torch elsewhere."""
+_OBSTACLES_ON: Final[dict[str, Callable[[torch.device], str | None]]] = {
+    "native": native_attention.obstacle_on,
+    "flashinfer": flashinfer.obstacle,
+    "triton": triton.obstacle_on,
+}
+_OBSTACLES: Final[dict[str, Callable[[KVCache], str | None]]] = {
+    "native": native_attention.obstacle,
+    "flashinfer": lambda kv: flashinfer.obstacle(kv.device, kv.dtype, kv.geometry, kv.stored),
+    "triton": triton.obstacle,
+}
 
 
 def check_backend(name: str, device: torch.device) -> None:
@@ -30,26 +42,19 @@ def check_backend(name: str, device: torch.device) -> None:
     if name != "auto" and name not in BACKENDS:
         known = ", ".join(map(repr, ("auto", *BACKENDS)))
         raise LoadError(f"attention backend {name!r} is not there; expected one of {known}")
-    if name == "flashinfer":
-        _refuse(name, obstacle(device))
-    if name == "native":
-        _refuse(name, native_attention.obstacle_on(device))
+    if name in _OBSTACLES_ON:
+        _refuse(name, _OBSTACLES_ON[name](device))
 
 
 def choose_backend(name: str, kv: KVCache) -> str:
     """The name of the backend that attends over `kv`. Raises LoadError as `check_backend` does, or if this KV is not for it."""
     check_backend(name, kv.device)
-    if name == "torch":
+    if name in _OBSTACLES:
+        _refuse(name, _OBSTACLES[name](kv))
+    if name != "auto":
         return name
-    obstacles = {
-        "native": lambda: native_attention.obstacle(kv),
-        "flashinfer": lambda: obstacle(kv.device, kv.dtype, kv.geometry, kv.stored),
-    }
-    if name in obstacles:
-        _refuse(name, obstacles[name]())
-        return name
-    for other, problem in obstacles.items():
-        if (why := problem()) is None:
+    for other, problem in _OBSTACLES.items():
+        if (why := problem(kv)) is None:
             return other
         _log.debug("attention = auto does not take %s: %s", other, why)
     return "torch"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -113,12 +114,16 @@ class WindowPages:
         pages, within = np.divmod(slots, self._page_size)
         return self._of[pages] * self._page_size + within
 
+    def on(self, device: torch.device) -> Tensor:
+        """Every page's window page as they are now, int64 [pages + 1], on a device, which is the same every time."""
+        if self._copy is None or self._copy[0] != self.changes:
+            self._copy = self.changes, on_device(self._of.copy(), device)
+        return self._copy[1]
+
     def on_device(self, slots: Tensor) -> Tensor:
         """Look up the same as `slots_of`, for slots on a device, which is the same every time."""
-        if self._copy is None or self._copy[0] != self.changes:
-            self._copy = self.changes, on_device(self._of.copy(), slots.device)
         pages = slots.div(self._page_size, rounding_mode="floor")
-        return self._copy[1].take(pages) * self._page_size + slots.remainder(self._page_size)
+        return self.on(slots.device).take(pages) * self._page_size + slots.remainder(self._page_size)
 
     def run_of(self, run: slice) -> slice | None:
         """Where a run of slots, of one page or more, is kept, if that is a run as well."""

@@ -1,0 +1,1 @@
+"""Triton's functions of this backend. Imported only where they run."""
