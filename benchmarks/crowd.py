@@ -44,6 +44,8 @@ class Ender(verifier_pb2_grpc.VerifierServiceServicer):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this is a member of a benchmark")
         yield
 
+    UpdateWeights = verifier_pb2_grpc.VerifierServiceServicer.UpdateWeights
+
     async def Decode(self, request: object, context: object) -> AsyncIterator[Any]:  # noqa: N802 (the name is the protocol's)
         """One session."""
         counted = SpeculationStatistics(steps=1)

@@ -124,6 +124,32 @@ class StopProfile:
     """End the profile, and write it."""
 
 
+LONGEST_DRAIN_S: Final = 3_600.0
+"""Time that an update of weights waits for sessions, at most."""
+_LONGEST_NAME: Final = 256
+
+
+@dataclass(frozen=True)
+class UpdateWeights:
+    """Go on with other weights of the same model. Raises InvalidRequest for a name that is none, or a time out of range."""
+
+    folder: str
+    """Name of their folder, in weights_dir of the service."""
+    restart: bool = False
+    """True: sessions that run are computed again with them, tokens so far included. False: these end with the weights they began with,
+    and others wait for that."""
+    timeout_s: float = 60.0
+    """Unless they restart, wait so long for those that run; then the old weights stay."""
+
+    def __post_init__(self) -> None:
+        parts = self.folder.split("/")
+        if not self.folder.isprintable() or len(self.folder) > _LONGEST_NAME or not {"", ".", ".."}.isdisjoint(parts):
+            problem = f"is {self.folder!r}, expected the name of a folder in weights_dir of the service"
+            raise InvalidRequest("update.folder", problem)
+        if not 0 <= self.timeout_s <= LONGEST_DRAIN_S:
+            raise InvalidRequest("update.timeout_s", f"is {self.timeout_s}, expected 0..{LONGEST_DRAIN_S:g}")
+
+
 Operation = FlushCache | StartProfile | StopProfile
 """What an operator may ask of an engine."""
 
@@ -136,6 +162,23 @@ class Outcome:
     """False: some of it could not be done."""
     message: str
     """What was done, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Updated:
+    """Which weights a service goes on with."""
+
+    version: int
+    """1 for those that it began with, and one more with every update."""
+    message: str
+    """What was done, in a sentence."""
+
+
+@dataclass(frozen=True)
+class MemberUpdated(Updated):
+    """What came of it at one member of a cluster. Version 0: it was not done, and `message` says why."""
+
+    member_id: str
 
 
 @dataclass(frozen=True)

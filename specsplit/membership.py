@@ -101,6 +101,8 @@ class Heartbeat:
     """How it speculates, and what that brought lately (verifiers only); None: not told."""
     prefixes: tuple[int, ...] = ()
     """Marks of pages with which the texts begin that it has (verifiers only), the latest used last; see `specsplit.prefix`."""
+    weights_version: int = 0
+    """1 for the weights that its model began with, and one more for every update; 0: it has none, or does not tell."""
 
 
 class RankState(StrEnum):
@@ -239,6 +241,8 @@ class Member:
     """Its version and commit; empty: it is of a build that does not tell."""
     host: Host = field(default_factory=Host)
     """Where it computes, as it registered with."""
+    weights_version: int = 0
+    """Which weights of its model it has, as it said last; see `Heartbeat`."""
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,72 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 R = TypeVar("R")
 
+
+class BuildingSite:
+    """Keeps steps and the building of modules apart.
+
+    transformers changes torch's default type, and functions of torch, for the whole process while it builds a model's modules, which takes
+    milliseconds. So that one model can be loaded while another one steps, building waits for the steps in flight, and later ones for it.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._steps = 0
+        self._building = False
+        self.stepping: Final = _Stepping(self)
+        """A context to compute in, beside whoever else does."""
+
+    def begin_step(self) -> None:
+        """A step runs from now on, once nobody builds."""
+        with self._changed:
+            while self._building:
+                self._changed.wait()
+            self._steps += 1
+
+    def end_step(self) -> None:
+        """It is over."""
+        with self._changed:
+            self._steps -= 1
+            if not self._steps:
+                self._changed.notify_all()
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Build modules in here, alone."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._steps or self._building))
+            self._building = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._building = False
+                self._changed.notify_all()
+
+
+class _Stepping:
+    """One object for all steps, which costs less than one for each."""
+
+    def __init__(self, site: BuildingSite) -> None:
+        self._site: Final = site
+
+    def __enter__(self) -> None:
+        self._site.begin_step()
+
+    def __exit__(self, *failure: object) -> None:
+        self._site.end_step()
+
+
+SITE: Final = BuildingSite()
+"""That of this process."""
 
 _log = logging.getLogger(__name__)
 

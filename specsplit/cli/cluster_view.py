@@ -115,6 +115,10 @@ def _wave(member: Member) -> str:
     return f"{member.wave.state(member.load.sessions)} {'after' if member.wave.parked else 'in'} {member.wave.number}"
 
 
+def _weights(member: Member) -> str:
+    return str(member.weights_version) if member.weights_version > 1 else NOTHING
+
+
 def _cores(member: Member) -> str:
     host = member.host
     if not host.machine or not host.busy_cores:
@@ -144,6 +148,7 @@ MEMBERS: Sequence[Column[Member]] = (
     Column("step ms", "how long one takes, the mean lately", 5, lambda member: f"{member.load.step_ms:.1f}"),
     Column("silent ms", "since its last heartbeat", 10, lambda member: str(member.silent_ms)),
     Column("state", "ready, or draining: it takes no new sessions", 1, _state, right=False),
+    Column("weights", "which its model has; - those that it began with", 15, _weights),
     Column("build", "its version and commit", 9, lambda member: member.build or NOTHING, right=False),
     Column(
         "machine",

@@ -49,6 +49,11 @@ ENTRIES: Mapping[str, CommandEntry] = MappingProxyType(
         "trace": CommandEntry(
             "trace", "trace", "Change what every service traces, from now on; without options show what is changed."
         ),
+        "update-weights": CommandEntry(
+            "update_weights",
+            "update_weights",
+            "Have verifiers go on with other weights of their target, without a restart; exit 0 if all of them do, else 1.",
+        ),
         "health": CommandEntry(
             "health",
             "health",

@@ -13,6 +13,7 @@ import grpc
 from specsplit.client.options import Options, Promptable, check_timeout, make_request, make_whole_request
 from specsplit.client.received import Received
 from specsplit.client.result import Gatherer, Result
+from specsplit.engine import MemberUpdated, UpdateWeights
 from specsplit.errors import Cancelled, Unavailable
 from specsplit.membership import Cluster, PlanInForce, TracingInForce
 from specsplit.observe.tracing import trace_metadata
@@ -22,6 +23,7 @@ from specsplit.settings import TransportSettings
 from specsplit.v1 import coordinator_pb2_grpc
 from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import coordinator as wire
+from specsplit.wire import weights
 
 
 class AsyncClient:
@@ -130,6 +132,19 @@ class AsyncClient:
             return wire.tracing_in_force_from_wire(
                 await self._stub.SetTracing(request, timeout=check_timeout(timeout_s))
             )
+
+    async def update_weights(
+        self, wanted: UpdateWeights, member_id: str = "", timeout_s: float | None = None
+    ) -> tuple[MemberUpdated, ...]:
+        """Have one verifier, or all of them, go on with other weights of the target -> what came of it at each, once all are through.
+
+        Raises NotFound for a verifier that is not there, Unavailable if none is.
+        """
+        self._require_open()
+        request = weights.update_to_wire(wanted, member_id)
+        with self._typed_failures():
+            call = self._stub.UpdateWeights(request, timeout=check_timeout(timeout_s))
+            return weights.updated_from_wire(await call)
 
     async def wait_until_serving(self, timeout_s: float) -> None:
         """Return once the coordinator takes requests. Raises DeadlineExceeded."""

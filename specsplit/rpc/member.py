@@ -93,12 +93,13 @@ class _Sources:
     speculation: Callable[[], SpeculationReport] | None
     rank: Rank | None
     prefixes: Callable[[], tuple[int, ...]]
+    weights_version: Callable[[], int]
 
     def heartbeat(self, lost: Sequence[str]) -> Heartbeat:
         """How the member fares, and which drafters it lost."""
         plan = None if self.plan is None else self.plan()
         speculation = None if self.speculation is None else self.speculation()
-        return Heartbeat(self.load(), tuple(lost), plan, speculation, self.prefixes())
+        return Heartbeat(self.load(), tuple(lost), plan, speculation, self.prefixes(), self.weights_version())
 
     def standing(self) -> WaveReport | None:
         """Where it stands as a rank of a group."""
@@ -108,8 +109,8 @@ class _Sources:
 class Membership:
     """Keeps one member in the cluster for as long as `run` runs.
 
-    `load` and `prefixes`, and `plan` and `speculation` if they are given, are asked before every report. The others are called on the event
-    loop as directives arrive.
+    `load`, `prefixes` and `weights_version`, and `plan` and `speculation` if they are given, are asked before every report. The others are
+    called on the event loop as directives arrive.
     `on_plan` and `on_tracing` get all that now differs from the member's own settings, at every join too.
     A `rank` of a group says here where it stands, hears of waves, and learns when the coordinator knows that it leaves.
     """
@@ -124,6 +125,7 @@ class Membership:
         speculation: Callable[[], SpeculationReport] | None = None,
         prefixes: Callable[[], tuple[int, ...]] = tuple,
         rank: Rank | None = None,
+        weights_version: Callable[[], int] = int,
         on_roster: Callable[[Roster], None] | None = None,
         on_plan: Callable[[PlanOrder], None] | None = None,
         on_tracing: Callable[[TraceChanges], None] | None = None,
@@ -138,7 +140,7 @@ class Membership:
         grouped = None if rank is None or rank.alone else rank
         self._dialled = dialled
         self._register = register if grouped is None else replace(register, group=grouped.group)
-        self._sources = _Sources(load, plan, speculation, grouped, prefixes)
+        self._sources = _Sources(load, plan, speculation, grouped, prefixes, weights_version)
         self._orders = _Orders(on_roster, on_plan, on_tracing, on_hand_over, on_start_wave, on_drain)
         self.dismissed = False
         """True once the coordinator has told it to leave, as it does all ranks of a group of which one drains."""

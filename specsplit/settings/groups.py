@@ -18,6 +18,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "compile",
             "cpu_layers",
             "threads",
+            "weights_dir",
         ),
         "Addresses and membership": (
             "listen",
@@ -77,6 +78,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "feature_retention",
             "feature_projection",
             "feature_format",
+            "older_heads",
         ),
         "Drafters that fail": (
             "drafter_connect_timeout_s",

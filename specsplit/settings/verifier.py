@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -72,6 +72,11 @@ class VerifierSettings(EngineSettings, AnswerSettings):
     gains nothing by it."""
     profile_dir: Path | None = None
     """Folder for the profiles of torch's profiler that operators start and stop (StartProfile of the engine protocol). Unset: none are."""
+    weights_dir: Path | None = None
+    """Folder with folders of other weights of the target, with which operators may have it go on (UpdateWeights). Unset: none are taken."""
+    older_heads: Literal["draft", "rest"] = "draft"
+    """What becomes of heads that are there when the target gets other weights: they go on drafting, as long as what they bring is worth it
+    (draft), or are not used until they start anew (rest)."""
     rest_trials: bool = True
     """goodput only: now and then all drafters rest for a few steps, and they stay at rest while more tokens a second are committed without
     them, as on cores that they share with the verifier. Ranks of a group (dp_size) try nothing."""

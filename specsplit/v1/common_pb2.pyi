@@ -218,6 +218,16 @@ class Stopping(_message.Message):
     min_tokens: int
     def __init__(self, max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., min_tokens: _Optional[int] = ...) -> None: ...
 
+class WeightsUpdate(_message.Message):
+    __slots__ = ("folder", "restart", "timeout_s")
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    folder: str
+    restart: bool
+    timeout_s: float
+    def __init__(self, folder: _Optional[str] = ..., restart: bool = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
 class Constraint(_message.Message):
     __slots__ = ("json_schema", "json_object", "regex", "grammar", "choice", "structural_tag")
     JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]

@@ -7,6 +7,30 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class UpdateWeightsRequest(_message.Message):
+    __slots__ = ("update", "member_id")
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    update: _common_pb2.WeightsUpdate
+    member_id: str
+    def __init__(self, update: _Optional[_Union[_common_pb2.WeightsUpdate, _Mapping]] = ..., member_id: _Optional[str] = ...) -> None: ...
+
+class UpdateWeightsResponse(_message.Message):
+    __slots__ = ("members",)
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[UpdatedMember]
+    def __init__(self, members: _Optional[_Iterable[_Union[UpdatedMember, _Mapping]]] = ...) -> None: ...
+
+class UpdatedMember(_message.Message):
+    __slots__ = ("member_id", "version", "message")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    version: int
+    message: str
+    def __init__(self, member_id: _Optional[str] = ..., version: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
 class GenerateRequest(_message.Message):
     __slots__ = ("request_id", "text", "chat", "tokens", "sampling", "stopping", "stop", "drafter", "plan", "logprobs", "n", "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag", "resume_from", "priority", "stream_interval", "include_stop_str_in_output")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -154,7 +178,7 @@ class GetClusterResponse(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., queued: _Optional[int] = ..., running: _Optional[int] = ..., failovers: _Optional[int] = ..., preemptions: _Optional[int] = ..., build: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("member_id", "address", "verifier", "drafter", "load", "draining", "silent_ms", "max_sessions", "plan", "speculation", "group", "wave", "build", "host")
+    __slots__ = ("member_id", "address", "verifier", "drafter", "load", "draining", "silent_ms", "max_sessions", "plan", "speculation", "group", "wave", "build", "host", "weights_version")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERIFIER_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +193,7 @@ class Member(_message.Message):
     WAVE_FIELD_NUMBER: _ClassVar[int]
     BUILD_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     address: str
     verifier: _common_pb2.ModelInfo
@@ -183,7 +208,8 @@ class Member(_message.Message):
     wave: _common_pb2.WaveReport
     build: str
     host: _common_pb2.Host
-    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., draining: bool = ..., silent_ms: _Optional[int] = ..., max_sessions: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ..., wave: _Optional[_Union[_common_pb2.WaveReport, _Mapping]] = ..., build: _Optional[str] = ..., host: _Optional[_Union[_common_pb2.Host, _Mapping]] = ...) -> None: ...
+    weights_version: int
+    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., draining: bool = ..., silent_ms: _Optional[int] = ..., max_sessions: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ..., wave: _Optional[_Union[_common_pb2.WaveReport, _Mapping]] = ..., build: _Optional[str] = ..., host: _Optional[_Union[_common_pb2.Host, _Mapping]] = ..., weights_version: _Optional[int] = ...) -> None: ...
 
 class GetPlanRequest(_message.Message):
     __slots__ = ()

@@ -70,6 +70,11 @@ class CoordinatorServiceStub(object):
                 request_serializer=specsplit_dot_v1_dot_coordinator__pb2.SetTracingRequest.SerializeToString,
                 response_deserializer=specsplit_dot_v1_dot_coordinator__pb2.SetTracingResponse.FromString,
                 _registered_method=True)
+        self.UpdateWeights = channel.unary_unary(
+                '/specsplit.v1.CoordinatorService/UpdateWeights',
+                request_serializer=specsplit_dot_v1_dot_coordinator__pb2.UpdateWeightsRequest.SerializeToString,
+                response_deserializer=specsplit_dot_v1_dot_coordinator__pb2.UpdateWeightsResponse.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServiceServicer(object):
@@ -127,6 +132,13 @@ class CoordinatorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateWeights(self, request, context):
+        """Has verifiers go on with other weights of the target, all at once; answered when each of them has, or has refused. An operator's call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -164,6 +176,11 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     servicer.SetTracing,
                     request_deserializer=specsplit_dot_v1_dot_coordinator__pb2.SetTracingRequest.FromString,
                     response_serializer=specsplit_dot_v1_dot_coordinator__pb2.SetTracingResponse.SerializeToString,
+            ),
+            'UpdateWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateWeights,
+                    request_deserializer=specsplit_dot_v1_dot_coordinator__pb2.UpdateWeightsRequest.FromString,
+                    response_serializer=specsplit_dot_v1_dot_coordinator__pb2.UpdateWeightsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -356,6 +373,33 @@ class CoordinatorService(object):
             '/specsplit.v1.CoordinatorService/SetTracing',
             specsplit_dot_v1_dot_coordinator__pb2.SetTracingRequest.SerializeToString,
             specsplit_dot_v1_dot_coordinator__pb2.SetTracingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specsplit.v1.CoordinatorService/UpdateWeights',
+            specsplit_dot_v1_dot_coordinator__pb2.UpdateWeightsRequest.SerializeToString,
+            specsplit_dot_v1_dot_coordinator__pb2.UpdateWeightsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,8 @@ class CoordinatorServiceStub:
     """Changes what every service of the cluster traces, those that join later too, until the coordinator ends. A service without an
     endpoint for spans traces nothing.
     """
+    UpdateWeights: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateWeightsRequest, _coordinator_pb2.UpdateWeightsResponse]
+    """Has verifiers go on with other weights of the target, all at once; answered when each of them has, or has refused. An operator's call."""
 
 @_typing.type_check_only
 class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
@@ -75,6 +77,8 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     """Changes what every service of the cluster traces, those that join later too, until the coordinator ends. A service without an
     endpoint for spans traces nothing.
     """
+    UpdateWeights: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateWeightsRequest, _coordinator_pb2.UpdateWeightsResponse]  # type: ignore[assignment]
+    """Has verifiers go on with other weights of the target, all at once; answered when each of them has, or has refused. An operator's call."""
 
 class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Text in, text out."""
@@ -138,5 +142,13 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Changes what every service of the cluster traces, those that join later too, until the coordinator ends. A service without an
         endpoint for spans traces nothing.
         """
+
+    @_abc_1.abstractmethod
+    def UpdateWeights(
+        self,
+        request: _coordinator_pb2.UpdateWeightsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.UpdateWeightsResponse, _abc.Awaitable[_coordinator_pb2.UpdateWeightsResponse]]:
+        """Has verifiers go on with other weights of the target, all at once; answered when each of them has, or has refused. An operator's call."""
 
 def add_CoordinatorServiceServicer_to_server(servicer: CoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,31 +26,35 @@ from specsplit.v1 import common_pb2 as specsplit_dot_v1_dot_common__pb2
 from specsplit.v1 import drafter_pb2 as specsplit_dot_v1_dot_drafter__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bspecsplit/v1/verifier.proto\x12\x0cspecsplit.v1\x1a\x19specsplit/v1/common.proto\x1a\x1aspecsplit/v1/drafter.proto\"\"\n\x0cWatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"}\n\rWatchResponse\x12(\n\x05grown\x18\x01 \x01(\x0b\x32\x17.specsplit.v1.GrowEventH\x00\x12)\n\x04step\x18\x02 \x01(\x0b\x32\x19.specsplit.v1.WatchedStepH\x00\x12\x0e\n\x06missed\x18\x03 \x01(\rB\x07\n\x05\x65vent\"\xde\x02\n\x0bWatchedStep\x12\x10\n\x08node_ids\x18\x01 \x03(\x04\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\r\n\x05\x65\x64ges\x18\r \x03(\x02\x12\x10\n\x08verified\x18\x05 \x03(\x08\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x06 \x03(\r\x12\x16\n\x0e\x62onus_token_id\x18\x07 \x01(\r\x12\x11\n\tcommitted\x18\x08 \x01(\r\x12\x15\n\rroot_position\x18\t \x01(\r\x12\x0f\n\x07\x63ommits\x18\n \x01(\r\x12 \n\x04plan\x18\x0b \x01(\x0b\x32\x12.specsplit.v1.Plan\x12\x38\n\x0bspeculation\x18\x0c \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12)\n\tno_drafts\x18\x0e \x01(\x0b\x32\x16.specsplit.v1.NoDraftsJ\x04\x08\x04\x10\x05R\x06scores\"\xb0\x03\n\rDecodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12(\n\x08sampling\x18\x03 \x01(\x0b\x32\x16.specsplit.v1.Sampling\x12(\n\x08stopping\x18\x04 \x01(\x0b\x32\x16.specsplit.v1.Stopping\x12%\n\x04plan\x18\x05 \x01(\x0b\x32\x12.specsplit.v1.PlanH\x00\x88\x01\x01\x12\x32\n\x07\x64rafter\x18\x06 \x01(\x0b\x32\x1c.specsplit.v1.DrafterAddressH\x01\x88\x01\x01\x12\x15\n\x08logprobs\x18\x07 \x01(\rH\x02\x88\x01\x01\x12\x13\n\x0b\x61ny_drafter\x18\x08 \x01(\x08\x12\x11\n\tcommitted\x18\t \x01(\r\x12\r\n\x05scope\x18\n \x01(\x0c\x12\x17\n\x0fstream_interval\x18\x0b \x01(\r\x12\x31\n\nconstraint\x18\x0c \x01(\x0b\x32\x18.specsplit.v1.ConstraintH\x03\x88\x01\x01\x42\x07\n\x05_planB\n\n\x08_drafterB\x0b\n\t_logprobsB\r\n\x0b_constraint\"s\n\x0e\x44rafterAddress\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x30\n\x08\x66\x65\x61tures\x18\x03 \x01(\x0b\x32\x19.specsplit.v1.FeatureNeedH\x00\x88\x01\x01\x42\x0b\n\t_features\"\xd6\x01\n\x0e\x44\x65\x63odeResponse\x12+\n\x06tokens\x18\x01 \x01(\x0b\x32\x19.specsplit.v1.TokensEventH\x00\x12/\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x1b.specsplit.v1.FinishedEventH\x00\x12\x31\n\tpreempted\x18\x03 \x01(\x0b\x32\x1c.specsplit.v1.PreemptedEventH\x00\x12*\n\x07\x65\x61rlier\x18\x04 \x03(\x0b\x32\x19.specsplit.v1.TokensEventB\x07\n\x05\x65vent\"\xe9\x01\n\x0bTokensEvent\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1a\n\x12num_correct_drafts\x18\x02 \x01(\r\x12\x38\n\x0bspeculation\x18\x03 \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12(\n\x08logprobs\x18\x04 \x01(\x0b\x32\x16.specsplit.v1.Logprobs\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x05 \x01(\r\x12)\n\tno_drafts\x18\x06 \x01(\x0b\x32\x16.specsplit.v1.NoDrafts\"\x10\n\x0ePreemptedEvent\"\xf2\x01\n\rFinishedEvent\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.specsplit.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\"\n\x05usage\x18\x03 \x01(\x0b\x32\x13.specsplit.v1.Usage\x12\x38\n\x0bspeculation\x18\x04 \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12)\n\tno_drafts\x18\x05 \x01(\x0b\x32\x16.specsplit.v1.NoDraftsB\x10\n\x0e_stop_token_id2\x9c\x01\n\x0fVerifierService\x12\x45\n\x06\x44\x65\x63ode\x12\x1b.specsplit.v1.DecodeRequest\x1a\x1c.specsplit.v1.DecodeResponse0\x01\x12\x42\n\x05Watch\x12\x1a.specsplit.v1.WatchRequest\x1a\x1b.specsplit.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bspecsplit/v1/verifier.proto\x12\x0cspecsplit.v1\x1a\x19specsplit/v1/common.proto\x1a\x1aspecsplit/v1/drafter.proto\"R\n#VerifierServiceUpdateWeightsRequest\x12+\n\x06update\x18\x01 \x01(\x0b\x32\x1b.specsplit.v1.WeightsUpdate\"H\n$VerifierServiceUpdateWeightsResponse\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\"\"\n\x0cWatchRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"}\n\rWatchResponse\x12(\n\x05grown\x18\x01 \x01(\x0b\x32\x17.specsplit.v1.GrowEventH\x00\x12)\n\x04step\x18\x02 \x01(\x0b\x32\x19.specsplit.v1.WatchedStepH\x00\x12\x0e\n\x06missed\x18\x03 \x01(\rB\x07\n\x05\x65vent\"\xde\x02\n\x0bWatchedStep\x12\x10\n\x08node_ids\x18\x01 \x03(\x04\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\r\n\x05\x65\x64ges\x18\r \x03(\x02\x12\x10\n\x08verified\x18\x05 \x03(\x08\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x06 \x03(\r\x12\x16\n\x0e\x62onus_token_id\x18\x07 \x01(\r\x12\x11\n\tcommitted\x18\x08 \x01(\r\x12\x15\n\rroot_position\x18\t \x01(\r\x12\x0f\n\x07\x63ommits\x18\n \x01(\r\x12 \n\x04plan\x18\x0b \x01(\x0b\x32\x12.specsplit.v1.Plan\x12\x38\n\x0bspeculation\x18\x0c \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12)\n\tno_drafts\x18\x0e \x01(\x0b\x32\x16.specsplit.v1.NoDraftsJ\x04\x08\x04\x10\x05R\x06scores\"\xb0\x03\n\rDecodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12(\n\x08sampling\x18\x03 \x01(\x0b\x32\x16.specsplit.v1.Sampling\x12(\n\x08stopping\x18\x04 \x01(\x0b\x32\x16.specsplit.v1.Stopping\x12%\n\x04plan\x18\x05 \x01(\x0b\x32\x12.specsplit.v1.PlanH\x00\x88\x01\x01\x12\x32\n\x07\x64rafter\x18\x06 \x01(\x0b\x32\x1c.specsplit.v1.DrafterAddressH\x01\x88\x01\x01\x12\x15\n\x08logprobs\x18\x07 \x01(\rH\x02\x88\x01\x01\x12\x13\n\x0b\x61ny_drafter\x18\x08 \x01(\x08\x12\x11\n\tcommitted\x18\t \x01(\r\x12\r\n\x05scope\x18\n \x01(\x0c\x12\x17\n\x0fstream_interval\x18\x0b \x01(\r\x12\x31\n\nconstraint\x18\x0c \x01(\x0b\x32\x18.specsplit.v1.ConstraintH\x03\x88\x01\x01\x42\x07\n\x05_planB\n\n\x08_drafterB\x0b\n\t_logprobsB\r\n\x0b_constraint\"s\n\x0e\x44rafterAddress\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x30\n\x08\x66\x65\x61tures\x18\x03 \x01(\x0b\x32\x19.specsplit.v1.FeatureNeedH\x00\x88\x01\x01\x42\x0b\n\t_features\"\xd6\x01\n\x0e\x44\x65\x63odeResponse\x12+\n\x06tokens\x18\x01 \x01(\x0b\x32\x19.specsplit.v1.TokensEventH\x00\x12/\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x1b.specsplit.v1.FinishedEventH\x00\x12\x31\n\tpreempted\x18\x03 \x01(\x0b\x32\x1c.specsplit.v1.PreemptedEventH\x00\x12*\n\x07\x65\x61rlier\x18\x04 \x03(\x0b\x32\x19.specsplit.v1.TokensEventB\x07\n\x05\x65vent\"\xe9\x01\n\x0bTokensEvent\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1a\n\x12num_correct_drafts\x18\x02 \x01(\r\x12\x38\n\x0bspeculation\x18\x03 \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12(\n\x08logprobs\x18\x04 \x01(\x0b\x32\x16.specsplit.v1.Logprobs\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x05 \x01(\r\x12)\n\tno_drafts\x18\x06 \x01(\x0b\x32\x16.specsplit.v1.NoDrafts\"\x10\n\x0ePreemptedEvent\"\xf2\x01\n\rFinishedEvent\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.specsplit.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\"\n\x05usage\x18\x03 \x01(\x0b\x32\x13.specsplit.v1.Usage\x12\x38\n\x0bspeculation\x18\x04 \x01(\x0b\x32#.specsplit.v1.SpeculationStatistics\x12)\n\tno_drafts\x18\x05 \x01(\x0b\x32\x16.specsplit.v1.NoDraftsB\x10\n\x0e_stop_token_id2\x94\x02\n\x0fVerifierService\x12\x45\n\x06\x44\x65\x63ode\x12\x1b.specsplit.v1.DecodeRequest\x1a\x1c.specsplit.v1.DecodeResponse0\x01\x12\x42\n\x05Watch\x12\x1a.specsplit.v1.WatchRequest\x1a\x1b.specsplit.v1.WatchResponse0\x01\x12v\n\rUpdateWeights\x12\x31.specsplit.v1.VerifierServiceUpdateWeightsRequest\x1a\x32.specsplit.v1.VerifierServiceUpdateWeightsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specsplit.v1.verifier_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WATCHREQUEST']._serialized_start=100
-  _globals['_WATCHREQUEST']._serialized_end=134
-  _globals['_WATCHRESPONSE']._serialized_start=136
-  _globals['_WATCHRESPONSE']._serialized_end=261
-  _globals['_WATCHEDSTEP']._serialized_start=264
-  _globals['_WATCHEDSTEP']._serialized_end=614
-  _globals['_DECODEREQUEST']._serialized_start=617
-  _globals['_DECODEREQUEST']._serialized_end=1049
-  _globals['_DRAFTERADDRESS']._serialized_start=1051
-  _globals['_DRAFTERADDRESS']._serialized_end=1166
-  _globals['_DECODERESPONSE']._serialized_start=1169
-  _globals['_DECODERESPONSE']._serialized_end=1383
-  _globals['_TOKENSEVENT']._serialized_start=1386
-  _globals['_TOKENSEVENT']._serialized_end=1619
-  _globals['_PREEMPTEDEVENT']._serialized_start=1621
-  _globals['_PREEMPTEDEVENT']._serialized_end=1637
-  _globals['_FINISHEDEVENT']._serialized_start=1640
-  _globals['_FINISHEDEVENT']._serialized_end=1882
-  _globals['_VERIFIERSERVICE']._serialized_start=1885
-  _globals['_VERIFIERSERVICE']._serialized_end=2041
+  _globals['_VERIFIERSERVICEUPDATEWEIGHTSREQUEST']._serialized_start=100
+  _globals['_VERIFIERSERVICEUPDATEWEIGHTSREQUEST']._serialized_end=182
+  _globals['_VERIFIERSERVICEUPDATEWEIGHTSRESPONSE']._serialized_start=184
+  _globals['_VERIFIERSERVICEUPDATEWEIGHTSRESPONSE']._serialized_end=256
+  _globals['_WATCHREQUEST']._serialized_start=258
+  _globals['_WATCHREQUEST']._serialized_end=292
+  _globals['_WATCHRESPONSE']._serialized_start=294
+  _globals['_WATCHRESPONSE']._serialized_end=419
+  _globals['_WATCHEDSTEP']._serialized_start=422
+  _globals['_WATCHEDSTEP']._serialized_end=772
+  _globals['_DECODEREQUEST']._serialized_start=775
+  _globals['_DECODEREQUEST']._serialized_end=1207
+  _globals['_DRAFTERADDRESS']._serialized_start=1209
+  _globals['_DRAFTERADDRESS']._serialized_end=1324
+  _globals['_DECODERESPONSE']._serialized_start=1327
+  _globals['_DECODERESPONSE']._serialized_end=1541
+  _globals['_TOKENSEVENT']._serialized_start=1544
+  _globals['_TOKENSEVENT']._serialized_end=1777
+  _globals['_PREEMPTEDEVENT']._serialized_start=1779
+  _globals['_PREEMPTEDEVENT']._serialized_end=1795
+  _globals['_FINISHEDEVENT']._serialized_start=1798
+  _globals['_FINISHEDEVENT']._serialized_end=2040
+  _globals['_VERIFIERSERVICE']._serialized_start=2043
+  _globals['_VERIFIERSERVICE']._serialized_end=2319
 # @@protoc_insertion_point(module_scope)

@@ -45,6 +45,11 @@ class VerifierServiceStub(object):
                 request_serializer=specsplit_dot_v1_dot_verifier__pb2.WatchRequest.SerializeToString,
                 response_deserializer=specsplit_dot_v1_dot_verifier__pb2.WatchResponse.FromString,
                 _registered_method=True)
+        self.UpdateWeights = channel.unary_unary(
+                '/specsplit.v1.VerifierService/UpdateWeights',
+                request_serializer=specsplit_dot_v1_dot_verifier__pb2.VerifierServiceUpdateWeightsRequest.SerializeToString,
+                response_deserializer=specsplit_dot_v1_dot_verifier__pb2.VerifierServiceUpdateWeightsResponse.FromString,
+                _registered_method=True)
 
 
 class VerifierServiceServicer(object):
@@ -66,6 +71,14 @@ class VerifierServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateWeights(self, request, context):
+        """Has the target go on with other weights; answered when they are in force. An operator's call, and a coordinator's that passes it on.
+        A verifier of an older build does not know it: UNIMPLEMENTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VerifierServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +91,11 @@ def add_VerifierServiceServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=specsplit_dot_v1_dot_verifier__pb2.WatchRequest.FromString,
                     response_serializer=specsplit_dot_v1_dot_verifier__pb2.WatchResponse.SerializeToString,
+            ),
+            'UpdateWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateWeights,
+                    request_deserializer=specsplit_dot_v1_dot_verifier__pb2.VerifierServiceUpdateWeightsRequest.FromString,
+                    response_serializer=specsplit_dot_v1_dot_verifier__pb2.VerifierServiceUpdateWeightsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +153,33 @@ class VerifierService(object):
             '/specsplit.v1.VerifierService/Watch',
             specsplit_dot_v1_dot_verifier__pb2.WatchRequest.SerializeToString,
             specsplit_dot_v1_dot_verifier__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specsplit.v1.VerifierService/UpdateWeights',
+            specsplit_dot_v1_dot_verifier__pb2.VerifierServiceUpdateWeightsRequest.SerializeToString,
+            specsplit_dot_v1_dot_verifier__pb2.VerifierServiceUpdateWeightsResponse.FromString,
             options,
             channel_credentials,
             insecure,

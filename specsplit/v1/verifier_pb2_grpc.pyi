@@ -39,6 +39,10 @@ class VerifierServiceStub:
     """For people who look on: the speculation of one session, step by step, until the session ends. A watcher that reads too slowly
     misses events, never the session a step.
     """
+    UpdateWeights: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.VerifierServiceUpdateWeightsRequest, _verifier_pb2.VerifierServiceUpdateWeightsResponse]
+    """Has the target go on with other weights; answered when they are in force. An operator's call, and a coordinator's that passes it on.
+    A verifier of an older build does not know it: UNIMPLEMENTED.
+    """
 
 @_typing.type_check_only
 class VerifierServiceAsyncStub(VerifierServiceStub):
@@ -50,6 +54,10 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     Watch: _aio.UnaryStreamMultiCallable[_verifier_pb2.WatchRequest, _verifier_pb2.WatchResponse]  # type: ignore[assignment]
     """For people who look on: the speculation of one session, step by step, until the session ends. A watcher that reads too slowly
     misses events, never the session a step.
+    """
+    UpdateWeights: _aio.UnaryUnaryMultiCallable[_verifier_pb2.VerifierServiceUpdateWeightsRequest, _verifier_pb2.VerifierServiceUpdateWeightsResponse]  # type: ignore[assignment]
+    """Has the target go on with other weights; answered when they are in force. An operator's call, and a coordinator's that passes it on.
+    A verifier of an older build does not know it: UNIMPLEMENTED.
     """
 
 class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -71,6 +79,16 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_verifier_pb2.WatchResponse], _abc.AsyncIterator[_verifier_pb2.WatchResponse]]:
         """For people who look on: the speculation of one session, step by step, until the session ends. A watcher that reads too slowly
         misses events, never the session a step.
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateWeights(
+        self,
+        request: _verifier_pb2.VerifierServiceUpdateWeightsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_verifier_pb2.VerifierServiceUpdateWeightsResponse, _abc.Awaitable[_verifier_pb2.VerifierServiceUpdateWeightsResponse]]:
+        """Has the target go on with other weights; answered when they are in force. An operator's call, and a coordinator's that passes it on.
+        A verifier of an older build does not know it: UNIMPLEMENTED.
         """
 
 def add_VerifierServiceServicer_to_server(servicer: VerifierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -165,6 +165,7 @@ def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:
         plan=None if report.plan is None else common.plan_to_wire(report.plan),
         speculation=None if report.speculation is None else speculation.report_to_wire(report.speculation),
         prefixes=report.prefixes,
+        weights_version=report.weights_version,
     )
 
 
@@ -172,4 +173,4 @@ def _heartbeat_from_wire(message: pb.HeartbeatReport) -> Heartbeat:
     plan = common.plan_from_wire(message.plan).over(Plan()) if message.HasField("plan") else None
     report = speculation.report_from_wire(message.speculation) if message.HasField("speculation") else None
     lost, prefixes = tuple(message.lost_drafters), tuple(message.prefixes)
-    return Heartbeat(common.load_from_wire(message.load), lost, plan, report, prefixes)
+    return Heartbeat(common.load_from_wire(message.load), lost, plan, report, prefixes, message.weights_version)

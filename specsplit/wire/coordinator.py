@@ -319,6 +319,7 @@ def _member_to_wire(member: Member) -> pb.Member:
         wave=groups.wave_to_wire(member.wave),
         build=member.build,
         host=hosts.host_to_wire(member.host),
+        weights_version=member.weights_version,
     )
 
 
@@ -337,6 +338,7 @@ def _member_from_wire(message: pb.Member) -> Member:
         wave=groups.wave_from_wire(message.wave) if message.HasField("wave") else None,
         build=message.build,
         host=hosts.host_from_wire(message.host),
+        weights_version=message.weights_version,
     )
 
 

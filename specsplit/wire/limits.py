@@ -114,6 +114,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "Host.machine": _NAME,
         "Host.cores": Limit(entries=2 * MAX_CORE_RANGES),
         "Host.device": _NAME,
+        "WeightsUpdate.folder": _NAME,
         # coordinator.proto
         "GenerateRequest.request_id": _NAME,
         "GenerateRequest.text": Limit(length=MAX_TEXT),
@@ -140,6 +141,10 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "Member.address": _NAME,
         "Member.build": _NAME,
         "GetClusterResponse.build": _NAME,
+        "UpdateWeightsRequest.member_id": _NAME,
+        "UpdateWeightsResponse.members": Limit(entries=MAX_MEMBERS),
+        "UpdatedMember.member_id": _NAME,
+        "UpdatedMember.message": Limit(length=MAX_SENTENCE),
         # drafter.proto
         "DraftRequest.events": Limit(entries=MAX_EVENTS),
         "OpenEvent.token_ids": _TOKENS,
@@ -171,6 +176,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "DrafterAddress.member_id": _NAME,
         "DrafterAddress.address": _NAME,
         "TokensEvent.token_ids": _PATH,
+        "VerifierServiceUpdateWeightsResponse.message": Limit(length=MAX_SENTENCE),
         # cluster.proto
         "RegisterReport.member_id": _NAME,
         "RegisterReport.address": _NAME,

@@ -24,6 +24,7 @@ _HEAD = {
 NEEDED = {
     "generate": ["--prompt", "x"],
     "health": ["127.0.0.1:1"],
+    "update-weights": ["second"],
     "train-head": [word for option in _HEAD.items() for word in option],
 }
 """What a command is given to get as far as its numbers."""

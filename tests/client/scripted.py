@@ -14,6 +14,7 @@ from grpc_health.v1.health import HealthServicer
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
+from specsplit.engine import MemberUpdated
 from specsplit.errors import SpecsplitError, Unavailable
 from specsplit.membership import Cluster, Member, PlanInForce, TracingInForce
 from specsplit.requests import Delta, Done, GenerateEvent, GenerateRequest
@@ -32,6 +33,7 @@ from specsplit.values import (
     Vocabulary,
 )
 from specsplit.wire import coordinator as wire
+from specsplit.wire import weights
 
 MODEL = ModelInfo("toy", Vocabulary(50, "ab"), 512, (0,))
 MEMBERS = (
@@ -121,6 +123,10 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self.ordered.append((changes, reset))
         self.tracing = TracingInForce(2, changes)
         return wire.tracing_set_to_wire(self.tracing)
+
+    def UpdateWeights(self, request: weights.UpdateMessage, context: Any) -> weights.UpdatedMessage:  # noqa: N802
+        wanted, member_id = weights.update_from_wire(request)
+        return weights.updated_to_wire([MemberUpdated(2, f"{wanted.folder} is taken", member_id or "v1")])
 
 
 @contextmanager

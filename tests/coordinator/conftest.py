@@ -74,6 +74,8 @@ class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
         finally:
             self.open -= 1
 
+    UpdateWeights = verifier_pb2_grpc.VerifierServiceServicer.UpdateWeights
+
     async def Watch(  # noqa: N802
         self, request: verifier_pb2.WatchRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> AsyncIterator[verifier_pb2.WatchResponse]:

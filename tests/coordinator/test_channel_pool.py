@@ -48,6 +48,7 @@ class Named(verifier_pb2_grpc.VerifierServiceServicer):
         self.may_end = asyncio.Event()
 
     Watch = verifier_pb2_grpc.VerifierServiceServicer.Watch
+    UpdateWeights = verifier_pb2_grpc.VerifierServiceServicer.UpdateWeights
 
     async def Decode(  # noqa: N802 (the name is the protocol's)
         self, request: verifier_pb2.DecodeRequest, context: Context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -16,8 +17,9 @@ from specsplit.errors import Unavailable
 from specsplit.rpc.edge import Edge
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
-from specsplit_verifier.edge.service import load_target
+from specsplit_verifier.edge.service import load_target, read_revision
 from specsplit_verifier.edge.servicer import VerifierServicer
+from specsplit_verifier.edge.updates import Updates
 from specsplit_verifier.edge.verifier import Verifier
 
 from .conftest import POCKET
@@ -54,7 +56,8 @@ async def serve(cluster: Cluster, fault: Fault) -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def served(name: str) -> None:
-            settings, clock, servicer = VerifierSettings(model=POCKET), SystemClock(), VerifierServicer()
+            settings, clock = VerifierSettings(model=POCKET), SystemClock()
+            servicer = VerifierServicer(Updates(settings, partial(read_revision, settings)))
             runner = load_target(settings, clock)
             runner.target.model.register_forward_pre_hook(fault, with_kwargs=True)
             servicer.verifier = Verifier(settings, runner, clock)

@@ -63,6 +63,7 @@ class _Verifier(verifier_pb2_grpc.VerifierServiceServicer):
 
     Decode = verifier_pb2_grpc.VerifierServiceServicer.Decode
     Watch = verifier_pb2_grpc.VerifierServiceServicer.Watch
+    UpdateWeights = verifier_pb2_grpc.VerifierServiceServicer.UpdateWeights
 
 
 class _Drafter(drafter_pb2_grpc.DrafterServiceServicer):

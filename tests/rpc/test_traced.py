@@ -107,6 +107,8 @@ class Decoding(verifier_pb2_grpc.VerifierServiceServicer):
             case "fail":
                 raise errors.Unavailable("the engine has died")
 
+    UpdateWeights = verifier_pb2_grpc.VerifierServiceServicer.UpdateWeights
+
     def Watch(  # noqa: N802
         self, request: verifier_pb2.WatchRequest, context: Context
     ) -> AsyncIterator[verifier_pb2.WatchResponse]:

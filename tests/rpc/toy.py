@@ -40,6 +40,8 @@ class Toy(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def SetTracing(self, request: pb.SetTracingRequest, context: Context) -> pb.SetTracingResponse:  # noqa: N802
         return pb.SetTracingResponse()
 
+    UpdateWeights = coordinator_pb2_grpc.CoordinatorServiceServicer.UpdateWeights
+
     async def Generate(  # noqa: N802
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateResponse]:

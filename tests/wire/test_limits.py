@@ -24,7 +24,7 @@ from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest
 from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import MAX_BIASES, Endpoint, Host, Load, ModelInfo, Plan, Sampling, Vocabulary
 from specsplit.values.host import MAX_CORE_RANGES
-from specsplit.wire import cluster, coordinator, drafter, verifier, vllm, vllm_operations, watching
+from specsplit.wire import cluster, coordinator, drafter, verifier, vllm, vllm_operations, watching, weights
 from specsplit.wire.checks import check
 from specsplit.wire.limits import (
     LIMITS,
@@ -63,6 +63,10 @@ PARSERS: dict[type[Message], Callable[[Any], object]] = {
     coordinator_pb2.SetPlanResponse: coordinator.plan_in_force_from_wire,
     coordinator_pb2.SetTracingRequest: coordinator.set_tracing_from_wire,
     coordinator_pb2.SetTracingResponse: coordinator.tracing_in_force_from_wire,
+    coordinator_pb2.UpdateWeightsRequest: weights.update_from_wire,
+    coordinator_pb2.UpdateWeightsResponse: weights.updated_from_wire,
+    verifier_pb2.VerifierServiceUpdateWeightsRequest: weights.verifier_update_from_wire,
+    verifier_pb2.VerifierServiceUpdateWeightsResponse: weights.verifier_updated_from_wire,
     drafter_pb2.DraftRequest: lambda message: first_error(drafter.draft_request_events(message)),
     drafter_pb2.DraftResponse: lambda message: first_error(drafter.draft_response_events(message)),
     drafter_pb2.GetDrafterInfoResponse: drafter.drafter_info_from_wire,

@@ -35,6 +35,7 @@ from specsplit_coordinator.cluster.rosters import Rosters
 from specsplit_coordinator.edge.engine import CoordinatorEngine
 from specsplit_coordinator.edge.servicers import ClusterServicer, CoordinatorServicer
 from specsplit_coordinator.edge.telemetry import subscribe
+from specsplit_coordinator.edge.weights import WeightsUpdater
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.orders import Orders
 from specsplit_coordinator.members.registry import Registry
@@ -83,7 +84,8 @@ class Coordinator:
         generator = Generator(tokenizer, cluster, random or RandomSources(), self.requests, Caps.of(settings), quotas)
         self._open.callback(generator.close)
         self._delivery = Delivery(generator, max_unread_bytes=settings.max_unread_bytes, unread_s=settings.unread_s)
-        programs = CoordinatorServicer(generator, self.registry, self._cluster, self.orders, self._delivery)
+        updater = WeightsUpdater(self.registry, client)
+        programs = CoordinatorServicer(generator, self.registry, self._cluster, self.orders, self._delivery, updater)
         engine = CoordinatorEngine(self.registry, client, self._cluster, server)
         gateways = VllmEngineServicer(self._delivery, engine, settings.model, clock)
         self._members = self._for_members(settings, scorer)

@@ -18,9 +18,11 @@ from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit.values import ModelInfo
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
+from specsplit.wire import weights
 from specsplit.wire.limits import MAX_MEMBERS
 from specsplit_coordinator.cluster.join_stream import LEAVING, JoinStream, registration
 from specsplit_coordinator.cluster.rosters import Rosters
+from specsplit_coordinator.edge.weights import WeightsUpdater
 from specsplit_coordinator.members.compatibility import check_controller
 from specsplit_coordinator.members.order_log import log_change
 from specsplit_coordinator.members.orders import Orders
@@ -40,12 +42,14 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         cluster: Callable[[], Cluster],
         orders: Orders,
         delivery: Delivery,
+        weights_updater: WeightsUpdater,
     ) -> None:
         self._generator = generator
         self._registry = registry
         self._cluster = cluster
         self._orders = orders
         self._delivery = delivery
+        self._weights = weights_updater
 
     async def Generate(  # noqa: N802 (the name is the protocol's)
         self, request: wire.GenerateMessage, context: Context
@@ -100,6 +104,12 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         in_force = self._tracing_in_force()
         log_change("tracing", changed, in_force.members, context)
         return wire.tracing_set_to_wire(in_force)
+
+    async def UpdateWeights(  # noqa: N802
+        self, request: weights.UpdateMessage, context: Context
+    ) -> weights.UpdatedMessage:
+        """Have verifiers go on with other weights of the target."""
+        return weights.updated_to_wire(await self._weights.update(*weights.update_from_wire(request)))
 
     def _plan_in_force(self) -> PlanInForce:
         return PlanInForce(len(self._registry.verifiers), self._orders.plan, self._orders.control)

@@ -206,6 +206,7 @@ class MemberState:
             wave=self.wave,
             build=self.who.build,
             host=self.who.host,
+            weights_version=self.report.weights_version,
         )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import grpc
 
-from specsplit.engine import Operation, Outcome
+from specsplit.engine import Operation, Outcome, Updated, UpdateWeights
 from specsplit.errors import Incompatible, InvalidRequest, SpecsplitError, Unavailable, quoted
 from specsplit.observe import TraceContext, Tracing
 from specsplit.rpc import CODES, from_rpc_error, is_from_peer, is_task_cancelled
@@ -18,6 +18,7 @@ from specsplit.settings import TransportSettings
 from specsplit.vllm_engine.client import OperationCall
 from specsplit.wire.verifier import decode_events, decode_to_wire
 from specsplit.wire.watching import Watched, watch_event, watch_to_wire
+from specsplit.wire.weights import verifier_update_to_wire, verifier_updated_from_wire
 from specsplit_coordinator.members.channel_pool import ChannelPool
 from specsplit_coordinator.members.member_state import MemberState
 
@@ -92,6 +93,14 @@ class VerifierClient:
             call = OperationCall(pooled.channel, operation, timeout_s)
             with _tied_to(verifier, call), _answered_by_verifier(verifier, may_not_know=True):
                 return await call.outcome()
+
+    async def update_weights(self, verifier: MemberState, wanted: UpdateWeights, timeout_s: float) -> Updated:
+        """Have a verifier go on with other weights. Raises as `operate` does."""
+        _require_alive(verifier)
+        with self._channels.to(verifier) as pooled:
+            call = pooled.stub.UpdateWeights(verifier_update_to_wire(wanted), timeout=timeout_s)
+            with _tied_to(verifier, call), _answered_by_verifier(verifier, may_not_know=True):
+                return verifier_updated_from_wire(await call)
 
     async def close(self) -> None:
         """Close every channel."""

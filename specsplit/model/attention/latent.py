@@ -69,6 +69,11 @@ class LatentAttention:
         self.absorbs = True
         setattr(self._module, AROUND, self)
 
+    @property
+    def packed_tensors(self) -> list[Tensor]:
+        """See `specsplit.model.layers.weights`."""
+        return [self._keys, self._values] if self.absorbs else []
+
     def leave(self) -> None:
         """Give the module its own method back."""
         setattr(self._module, EXPAND, self._expand)

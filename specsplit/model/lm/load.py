@@ -23,6 +23,7 @@ from specsplit.model.layers.inflate import inflate
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.layers.shards import shard_mlps
 from specsplit.model.layers.text_config import TEXT_NAMES, text_config
+from specsplit.model.lm.building import building_alone
 from specsplit.model.lm.quantised import check_method, check_quantised
 from specsplit.model.lm.text_part import check_inside, text_part, whole_of
 from specsplit.model.ranks.split import reader_of_part, unwrap
@@ -151,7 +152,7 @@ def _load_weights(
     """The model with the weights in the folder, whose names are others by `names`, as transformers' `key_mapping` has them."""
     quantised = check_method(config)
     try:
-        with _ALONE, indexed(folder) as readable:
+        with _ALONE, building_alone(), indexed(folder) as readable:
             loaded: Any = read(
                 readable,
                 config=config,

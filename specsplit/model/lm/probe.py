@@ -59,7 +59,7 @@ def probe(lm: CausalLM) -> Tensor:
 def probe_replaced(lm: CausalLM, before: Tensor) -> None:
     """Raises LoadError unless a model some of whose modules were replaced gives the logits that it gave `before`, in `tree_logits`."""
     error = apart(tree_logits(lm), before)
-    if not error <= _tolerance(lm.model):
+    if not error <= tolerance(lm.model):
         name = type(lm.model).__name__
         raise LoadError(
             f"{name} gives other logits with modules for a CPU (off by {error:.1%} of the largest): set cpu_layers = off"
@@ -80,7 +80,8 @@ def apart(logits: Tensor, others: Tensor) -> float:
     return (difference.abs().max() / others[others.isfinite()].abs().max()).item()
 
 
-def _tolerance(model: PreTrainedModel) -> float:
+def tolerance(model: PreTrainedModel) -> float:
+    """How far logits may be apart, as `apart` has it, where they should be the same."""
     quantised = getattr(model, "hf_quantizer", None) is not None
     return max(_TOLERANCE[model.dtype], _QUANTISED if quantised else 0.0)
 
@@ -104,7 +105,7 @@ def _compare(model: PreTrainedModel, text: Passage, packed: Tensor) -> None:
             f"{name} computes NaN or infinity with its own attention in {model.dtype}: are its weights broken?"
         )
     error = apart(packed, own)
-    if not error <= _tolerance(model):
+    if not error <= tolerance(model):
         raise LoadError(
             f"{name} gives other logits in a packed token tree than on the tree's paths one by one, {text.where} "
             f"(off by {error:.1%} of the largest){OTHERS}"

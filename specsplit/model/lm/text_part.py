@@ -14,6 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from specsplit.errors import LoadError
 from specsplit.model.attention.interface import NAME
+from specsplit.model_thread import SITE
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ def check_inside(model: PreTrainedModel, config: PretrainedConfig) -> None:
         return
     kind, outer = found
     try:
-        with torch.device("meta"):
+        with SITE.building(), torch.device("meta"):
             whole: Any = kind._from_config(outer, attn_implementation="eager", dtype=model.dtype)
     except ImportError as error:  # of a part that is not served, as images are not
         _log.warning(

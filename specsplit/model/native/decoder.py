@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 
 import torch
@@ -89,6 +90,14 @@ class DecoderKernel:
             *(None if norm is None else norm.epsilon for norm in norms),
         )
         """W, H, K, D, the width inside of the MLP, and epsilons of norms, where there is one."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that the kernels read of the layer."""
+        heads, first, second, (projections, output, mlp) = self._kept
+        norms = (first, heads.of_queries, heads.of_keys, second)
+        products = (projections.tensors, output.tensors, mlp.tensors)
+        return [*(norm.weight for norm in norms if norm is not None), *chain.from_iterable(products)]
 
     def project(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotated queries and keys, and values, [T, H + 2 K, D], of hidden states [1, T, W]; cos and sin [1, T, D].

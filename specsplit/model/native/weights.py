@@ -39,6 +39,11 @@ class Weights:
         self.struct: Final = WeightsStruct(self._panels.data_ptr(), address, self.into, self.out)
         self.reference: Final = ctypes.byref(self.struct)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What was laid out anew."""
+        return [self._panels] if self._bias is None else [self._panels, self._bias]
+
     def product(self, rows: Tensor) -> Tensor:
         """[..., I] -> [..., O]. Raises ValueError for rows of another type or width."""
         count = rows.numel() // self.into
@@ -74,6 +79,11 @@ class GatedWeights(NamedTuple):
     def fit(self) -> bool:
         """Whether they are of these shapes."""
         return self.gate.into == self.up.into and self.gate.out == self.up.out == self.down.into
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What was laid out anew of all three."""
+        return [tensor for weights in self for tensor in weights.tensors]
 
     def product(self, rows: Tensor) -> Tensor:
         """down(silu(gate(x)) up(x)), for x [..., I] -> [..., O]. Raises ValueError for rows of another type or width, or a misfit."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
 from specsplit_verifier.sessions.wait_policy import WaitPolicy
 
+_log = logging.getLogger(__name__)
 COOL_DOWN_S = 5.0  # a lost drafter is not tried again for so long
 LAST_COOL_DOWN_S = 60.0  # and twice as long each time that it is lost again, up to this
 FORGIVEN_S = 60.0  # one that is lost this long after it had cooled down begins anew
@@ -27,6 +29,8 @@ class DrafterMemory:
         self._wait_policy: dict[str, WaitPolicy] = {}
         self._cooling_down: dict[str, _CoolDown] = {}
         """Drafters that were lost and still cool down."""
+        self._resting: set[str] = set()
+        """Heads that are not used until they start anew."""
 
     @property
     def records(self) -> Mapping[RecordKey, DrafterRecord]:
@@ -62,6 +66,7 @@ class DrafterMemory:
 
         That it is gone may be said several times, by whatever crossed with it: while it cools down nothing is new.
         """
+        self._resting.discard(address)
         if self.cools_down(address, now):
             return
         self._cooling_down = {each: last for each, last in self._cooling_down.items() if last.until + FORGIVEN_S > now}
@@ -70,7 +75,20 @@ class DrafterMemory:
         self._cooling_down[address] = _CoolDown(now + seconds, seconds)
         self._wait_policy.pop(address, None)
 
+    def rest(self, addresses: Iterable[str]) -> None:
+        """Use none of these heads, which were made for weights that the target has no longer, until it is lost or leaves."""
+        self._resting = set(addresses)
+        if self._resting:
+            _log.info("heads rest that were made for the weights before: %s", ", ".join(sorted(self._resting)))
+
+    def there(self, addresses: Iterable[str]) -> None:
+        """These drafters alone are in the cluster now."""
+        if self._resting:
+            self._resting.intersection_update(addresses)
+
     def cools_down(self, address: str, now: float) -> bool:
-        """Tell whether a drafter still cools down after a loss."""
+        """Tell whether a drafter still cools down after a loss, or rests."""
+        if address in self._resting:
+            return True
         last = self._cooling_down.get(address)
         return last is not None and last.until > now

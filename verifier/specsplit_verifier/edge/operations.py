@@ -54,7 +54,7 @@ class Operations:
         """Free what no session has; again and again while there is time, and sessions have some."""
         deadline, freed = asyncio.get_running_loop().time() + timeout_s, 0
         while True:
-            more, kept = await _asked(verifier, FlushPages)
+            more, kept = await asked(verifier, FlushPages)
             freed += more
             if not kept or asyncio.get_running_loop().time() >= deadline:
                 break
@@ -68,12 +68,12 @@ class Operations:
             await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
         except OSError as error:
             raise SpecsplitError(f"profile_dir cannot be made: {error}") from error
-        await _asked(verifier, partial(BeginProfile, wanted))
+        await asked(verifier, partial(BeginProfile, wanted))
         return Outcome(True, f"a profile has begun, which StopProfile writes to {folder}")
 
     async def _stop(self, verifier: Verifier) -> Outcome:
         path = self._profiles("StopProfile") / f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}.pt.trace.json.gz"
-        profile = await _asked(verifier, EndProfile)
+        profile = await asked(verifier, EndProfile)
         try:
             await asyncio.to_thread(profile.export_chrome_trace, str(path))
         except OSError as error:
@@ -86,7 +86,7 @@ class Operations:
         return self._folder
 
 
-async def _asked(verifier: Verifier, ask: Callable[[Future[T]], Inbound]) -> T:
+async def asked(verifier: Verifier, ask: Callable[[Future[T]], Inbound]) -> T:
     """Hand the engine an event that is answered, and wait for that. Raises what is answered, and Unavailable if the engine is dead."""
     waiting: Future[Any] = Future()
     verifier.engine.post(ask(waiting))

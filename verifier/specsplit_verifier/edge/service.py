@@ -7,6 +7,8 @@ import os
 import secrets
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -18,6 +20,7 @@ from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
 from specsplit.model.graphs import Buckets
 from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.lm.paced import CostCurve, Paced
+from specsplit.model.lm.revision import Revision, check_config
 from specsplit.model.ranks.mesh import TorchMesh
 from specsplit.model.ranks.tensor_group import TensorGroup
 from specsplit.model.tensors.device import check_device
@@ -41,6 +44,7 @@ from specsplit.values import AS_SET
 from specsplit.vllm_engine.servicer import VllmEngineServicer
 from specsplit_verifier.edge.engine import VerifierEngine
 from specsplit_verifier.edge.servicer import VerifierServicer
+from specsplit_verifier.edge.updates import Updates
 from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.report.reporter import Reporter
@@ -51,6 +55,8 @@ from specsplit_verifier.target.split import blaming, captured_layers, load_part,
 from specsplit_verifier.target.states_room import make_room
 
 _log = logging.getLogger(__name__)
+_TRIED_TOKENS: Final = 4096
+"""Room in the KV of a model whose weights are only tried: for the texts of the checks at load, all at once."""
 
 
 def load_target(settings: VerifierSettings, clock: Clock, number: int = 0) -> TargetRunner:
@@ -81,9 +87,20 @@ def _leading(settings: VerifierSettings, clock: Clock, group: TensorGroup) -> Ta
 
 
 def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) -> TargetRunner:
-    target = CausalLM.load(
-        settings.model,
-        num_pages=settings.kv_tokens // settings.page_size,
+    target = _read(settings, settings.model, settings.kv_tokens, mesh)
+    if settings.compile == "regional":
+        target.compile_layers()
+    target.capture_graphs(Buckets.of(settings), captured_layers(settings.cuda_graph_layers, target))
+    if target.states is not None:
+        make_room(target.states, settings)
+    lockstep = None if mesh is None else Lockstep(mesh, clock, drawn=secrets.randbits(62))
+    return _runner(settings, clock, target, lockstep)
+
+
+def _read(settings: VerifierSettings, folder: Path, kv_tokens: int, mesh: TorchMesh | None = None) -> CausalLM:
+    return CausalLM.load(
+        folder,
+        num_pages=kv_tokens // settings.page_size,
         page_size=settings.page_size,
         dtype=settings.dtype,
         device=settings.device,
@@ -97,13 +114,16 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) ->
         latent_cache=settings.latent_cache == "auto",
         window_tokens=settings.window_tokens,
     )
-    if settings.compile == "regional":
-        target.compile_layers()
-    target.capture_graphs(Buckets.of(settings), captured_layers(settings.cuda_graph_layers, target))
-    if target.states is not None:
-        make_room(target.states, settings)
-    lockstep = None if mesh is None else Lockstep(mesh, clock, drawn=secrets.randbits(62))
-    return _runner(settings, clock, target, lockstep)
+
+
+def read_revision(settings: VerifierSettings, served: CausalLM, folder: Path, name: str) -> Revision:
+    """Read and check other weights of the target, beside it: until they are copied there is memory for both.
+
+    Raises Incompatible if they are of another model, LoadError, saying why, if they cannot be read or served.
+    """
+    check_config(served, folder)
+    read = _read(settings, folder, min(settings.kv_tokens, _TRIED_TOKENS))
+    return Revision(name, read, served)
 
 
 def _runner(settings: VerifierSettings, clock: Clock, target: CausalLM, lockstep: Lockstep | None) -> TargetRunner:
@@ -131,7 +151,8 @@ def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE)
     clock = SystemClock()
     services = [VERIFIER_SERVICE, VLLM_ENGINE_SERVICE]
     server = Server(settings, "verifier", services=services, session_methods=["Decode", "Generate"])
-    servicer, engine = VerifierServicer(), VerifierEngine(settings, server)
+    updates = Updates(settings, partial(read_revision, settings))
+    servicer, engine = VerifierServicer(updates), VerifierEngine(settings, server)
     delivery = Delivery(engine, max_unread_bytes=settings.max_unread_bytes, unread_s=settings.unread_s)
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc)
     VllmEngineServicer(delivery, engine, settings.model, clock).add_to(server.grpc)
@@ -207,6 +228,7 @@ class _Member:
             speculation=self._reporter.report,
             prefixes=lambda: verifier.engine.statistics().prefixes,
             rank=verifier.engine.rank,
+            weights_version=lambda: verifier.engine.weights_version,
             on_roster=self._on_roster,
             on_plan=self._on_plan,
             on_tracing=server.tracing.apply,

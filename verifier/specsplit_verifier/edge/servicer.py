@@ -12,7 +12,9 @@ from specsplit.sessions import Tokens
 from specsplit.stream_interval import Held
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.wire import verifier as wire
+from specsplit.wire import weights
 from specsplit.wire.watching import watch_from_wire, watch_response
+from specsplit_verifier.edge.updates import Updates
 from specsplit_verifier.edge.verifier import Verifier
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
 
     verifier: Verifier
     """Set when the target is loaded; the server answers UNAVAILABLE until then."""
+
+    def __init__(self, updates: Updates) -> None:
+        self._updates = updates
 
     async def Decode(  # noqa: N802 (the name is the protocol's)
         self, request: verifier_pb2.DecodeRequest, context: Context
@@ -49,3 +54,10 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         async with aclosing(self.verifier.watch(watch_from_wire(request))) as events:
             async for event, missed in events:
                 yield watch_response(event, missed)
+
+    async def UpdateWeights(  # noqa: N802
+        self, request: verifier_pb2.VerifierServiceUpdateWeightsRequest, context: Context
+    ) -> verifier_pb2.VerifierServiceUpdateWeightsResponse:
+        """Have the target go on with other weights. An operator's call."""
+        wanted = weights.verifier_update_from_wire(request)
+        return weights.verifier_updated_to_wire(await self._updates.update(self.verifier, wanted))

@@ -131,6 +131,27 @@ class EngineCore:
             case UnwatchBlocks():
                 kv.blocks.watch(None)
 
+    def hold(self, *, held: bool) -> None:
+        """Have sessions wait that have not begun, or no longer."""
+        self._scheduler.held = held
+
+    @property
+    def begun(self) -> int:
+        """Sessions that have begun and not ended."""
+        return self._scheduler.begun
+
+    def start_over(self, *, heads_rest: bool) -> None:
+        """Everything is computed again from now on: no session keeps KV, drafts or features, and the prefix cache is empty.
+
+        The sessions themselves go on with their tokens so far, before those that wait. No step is in flight. `heads_rest`: no head that is
+        there now is used.
+        """
+        while self._scheduler.running:
+            self._drafters.suspend(self._scheduler.preempt())
+        self._scheduler.kv.flush()
+        if heads_rest:
+            self._drafters.rest_heads()
+
     def handle(self, event: SessionEvent) -> None:
         """Take in an event. While a step is in flight only what drafters send may come."""
         running, now = self._scheduler.running, self._clock.now()

@@ -25,6 +25,7 @@ from specsplit.errors import RankLost
 from specsplit.features import FeatureNeed
 from specsplit.host import host_of
 from specsplit.membership import StartWave
+from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.pages.pool import PagePool
 from specsplit.model.pages.states import RecurrentStates
 from specsplit.model_thread import ModelThread
@@ -37,15 +38,18 @@ from specsplit_verifier.engine.inbox import Inbox
 from specsplit_verifier.engine.listener import Listener
 from specsplit_verifier.engine.pacer import Alone, InTurns
 from specsplit_verifier.engine.watchdog import Watchdog
+from specsplit_verifier.engine.weights import take_weights
 from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.policy.planner import Pause, Planner
 from specsplit_verifier.records.events import (
     BeginProfile,
     EndProfile,
     FlushPages,
+    HoldSessions,
     Inbound,
     Outbox,
     Stop,
+    TakeWeights,
     UnwatchBlocks,
     WatchBlocks,
     answer,
@@ -124,6 +128,16 @@ class Engine:
         self._thread.close()
         self._inbox.close()
 
+    @property
+    def target(self) -> CausalLM:
+        """The target, which the thread alone may run."""
+        return self._runner.target
+
+    @property
+    def weights_version(self) -> int:
+        """Which weights the target has; see `TargetRunner`. Any thread may ask."""
+        return self._runner.weights_version
+
     def statistics(self) -> EngineStatistics:
         """How things stand; a moment old when read from another thread."""
         return self._core.statistics()
@@ -188,6 +202,10 @@ class Engine:
                 answer(event.answered, partial(self._runner.profiler.start, event.wanted))
             case EndProfile():
                 answer(event.answered, self._runner.profiler.stop)
+            case HoldSessions():
+                self._core.hold(held=event.held)
+            case TakeWeights():
+                take_weights(event, self._core, self._runner)
             case FlushPages() | WatchBlocks() | UnwatchBlocks():
                 self._core.handle_cache(event)
             case _:

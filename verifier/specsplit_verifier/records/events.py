@@ -13,6 +13,7 @@ from specsplit.engine import Block, BlockChange, StartProfile
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.grammar import GrammarState
 from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
+from specsplit.model.lm.revision import Revision
 from specsplit.sessions import DecodeEvent, DecodeRequest
 from specsplit_verifier.records.step import StepResult
 
@@ -100,6 +101,26 @@ class EndProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldSessions:
+    """Sessions that have not begun are to wait, or no longer."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TakeWeights:
+    """Go on with other weights."""
+
+    revision: Revision
+    restart: bool
+    """True: what runs is computed again. False: nothing is done while a session that has begun is there."""
+    heads_rest: bool
+    """Whether heads are not used on weights that they were not made for."""
+    answered: Future[int]
+    """Gets the number of sessions that have begun: other weights are in force if it is 0, or they restart."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the engine thread."""
 
@@ -107,7 +128,8 @@ class Stop:
 SessionEvent = DecodeRequest | Constrained | Cancel | FromDrafter | DrafterLost | Roster | HandOver | PlanOrder
 """What happens to sessions: a request begins one. Of a HandOver the source is the address of the drafter, by which a verifier knows it."""
 CacheEvent = FlushPages | WatchBlocks | UnwatchBlocks
-Inbound = SessionEvent | CacheEvent | BeginProfile | EndProfile | StartWave | Stop
+WeightsEvent = HoldSessions | TakeWeights
+Inbound = SessionEvent | CacheEvent | WeightsEvent | BeginProfile | EndProfile | StartWave | Stop
 
 
 def answer(waiting: Future[T], work: Callable[[], T]) -> None:

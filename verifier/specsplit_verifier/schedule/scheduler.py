@@ -25,6 +25,8 @@ class Scheduler:
         self.waiting: deque[Session] = deque()
         self.running: dict[int, Session] = {}
         """In order of admission."""
+        self.held = False
+        """True while sessions that have not begun wait, whatever room there is."""
 
     def max_tokens_of(self, prompt_tokens: int, max_tokens: int | None, num_draft_tokens: int) -> int:
         """Tokens a session may generate; without `max_tokens` as many as context and KV pool hold.
@@ -78,6 +80,8 @@ class Scheduler:
         self.kv.share(self.running.values())
         prefilling = [session for session in self.running.values() if session.prefilling]
         for session in list(self.waiting):
+            if self.held and not session.begun:
+                break  # those that have begun stand before all others
             if self.kv.awaits(session, prefilling):
                 continue
             if len(self.running) == self._max_sessions or not self.kv.admit(session, len(self.running)):
@@ -95,6 +99,11 @@ class Scheduler:
         self.kv.preempt(session)
         self.waiting.appendleft(session)
         return session
+
+    @property
+    def begun(self) -> int:
+        """Sessions that have begun: they run, or were preempted."""
+        return len(self.running) + sum(session.begun for session in self.waiting)
 
     def find(self, session_id: int) -> Session | None:
         """Look up a waiting or running session."""

@@ -110,6 +110,11 @@ class Session:
         return not self.request.sampling.greedy
 
     @property
+    def begun(self) -> bool:
+        """True once it was admitted for the first time."""
+        return self.cached_tokens is not None
+
+    @property
     def prompt_length(self) -> int:
         """Tokens of the prompt."""
         return self.request.prompt_tokens

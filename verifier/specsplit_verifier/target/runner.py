@@ -14,8 +14,10 @@ from specsplit.first_runs import FirstRuns
 from specsplit.model.attention.support import refusing
 from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.lm.paced import Paced
+from specsplit.model.lm.revision import Revision
 from specsplit.model.lm.split_lm import SplitLM
 from specsplit.model.pages.pool import PageTable
+from specsplit.model_thread import SITE
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.mesh import LocalMesh
 from specsplit.sampling.kernels import obstacle
@@ -56,6 +58,8 @@ class TargetRunner:
         """The times of steps of a few sizes, measured at load."""
         self.profiler = TorchProfiler()
         """What an operator wants to see of steps."""
+        self.weights_version = 1
+        """1 for the weights that were loaded at the start, and one more for each update."""
         self._paced = paced
         self._clock = clock
         self._first_runs = FirstRuns()
@@ -70,7 +74,8 @@ class TargetRunner:
         that it is not the device; raises whatever that raises. In a group each try is a turn of its own, and a turn in which nobody has
         rows runs nothing. Raises RankLost.
         """
-        output = self._in_halves(step)
+        with SITE.stepping:
+            output = self._in_halves(step)
         self.profiler.stepped()
         if output.failed and len(output.failed) == len(step.sessions):
             if not self.lockstep.alone:
@@ -78,6 +83,12 @@ class TargetRunner:
             with self._turn():
                 self.target.trial()
         return output
+
+    def take(self, revision: Revision) -> None:
+        """Go on with other weights. No page of the KV may be taken. Raises whatever leaves the target between the two."""
+        with SITE.stepping:
+            revision.copy_into(self.target)
+        self.weights_version += 1
 
     def _turn(self) -> AbstractContextManager[None]:
         """Run the forward of the turn in here. Nothing fallible comes between agreement and forward: the other ranks would wait."""

@@ -64,6 +64,11 @@ class NativeLayer(nn.Module):
                 setattr(made, name, value)
         return made
 
+    @property
+    def packed_tensors(self) -> list[Tensor]:
+        """See `specsplit.model.layers.weights`."""
+        return self._kernel.tensors
+
     def forward(
         self,
         hidden_states: Tensor,

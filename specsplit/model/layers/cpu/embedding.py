@@ -33,6 +33,11 @@ class PackedEmbedding(nn.Module):
             return None
         return cls(output.packed, embeddings.weight)
 
+    @property
+    def packed_tensors(self) -> list[Tensor]:
+        """See `specsplit.model.layers.weights`."""
+        return self._weights.tensors
+
     def forward(self, tokens: Tensor) -> Tensor:
         """[...] -> [..., width]"""
         return self._weights.rows(tokens)

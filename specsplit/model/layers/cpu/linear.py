@@ -21,6 +21,11 @@ _ONEDNN: Final = (torch.float32, torch.bfloat16)
 
 
 class _Packed(Protocol):
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What was laid out anew."""
+        ...
+
     def product(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out], for any number of rows, none included."""
         ...
@@ -75,6 +80,11 @@ class PackedLinear(nn.Module):
         if weight.dtype in _ONEDNN and torch.backends.mkldnn.is_available():
             return cls(OneDnnWeights(weight, bias), weight, bias)
         return None
+
+    @property
+    def packed_tensors(self) -> list[Tensor]:
+        """See `specsplit.model.layers.weights`."""
+        return self.packed.tensors
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out]"""

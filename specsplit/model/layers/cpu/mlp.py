@@ -40,6 +40,11 @@ class NativeMlp(nn.Module):
         weights = GatedWeights(first, second, last)
         return cls(weights) if weights.fit else None
 
+    @property
+    def packed_tensors(self) -> list[Tensor]:
+        """See `specsplit.model.layers.weights`."""
+        return self.weights.tensors
+
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., T, width] -> [..., T, width]"""
         return self.weights.product(hidden)

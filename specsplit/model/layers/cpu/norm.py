@@ -34,6 +34,11 @@ class RmsNorm(nn.Module):
         weight = own["weight"]
         return cls(weight, eps) if weight.dim() == 1 and weight.dtype == torch.float32 and weight.is_cpu else None
 
+    @property
+    def packed_tensors(self) -> list[Tensor]:
+        """See `specsplit.model.layers.weights`."""
+        return [self._scaled]
+
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., n] -> [..., n]"""
         return (hidden / vector_norm(hidden, dim=-1, keepdim=True).hypot_(self._least)).mul_(self._scaled)

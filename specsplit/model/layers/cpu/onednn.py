@@ -57,6 +57,11 @@ class OneDnnWeights:
         self._product: Final = torch.ops.mkldnn._linear_pointwise.default
         self._packed: Final[Tensor] = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What was laid out anew, and the bias."""
+        return [self._packed] if self._bias is None else [self._packed, self._bias]
+
     def product(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out], for any number of rows, none included."""
         if rows.dim() > 2 and len(rows) != 1:

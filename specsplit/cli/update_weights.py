@@ -1,0 +1,52 @@
+"""`specsplit update-weights`: other weights for the target of a running cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specsplit.cli.options import ADDRESS, AddressOption, with_transport
+from specsplit.cli.say import say
+from specsplit.client import Client
+from specsplit.engine import UpdateWeights
+from specsplit.settings import TransportSettings
+
+
+@with_transport
+def update_weights(
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Their folder, by its name in weights_dir of the verifiers.")
+    ],
+    *,
+    member: Annotated[
+        str, typer.Option("--member", metavar="ID", help="The one verifier that takes them. Default: all do, at once.")
+    ] = "",
+    restart: Annotated[
+        bool,
+        typer.Option(
+            "--restart",
+            help="Compute sessions that run again with them, their tokens so far included. Default: these end with the weights before.",
+        ),
+    ] = False,
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout-s", help="Wait so long for sessions that run, while others wait; then the old weights stay."
+        ),
+    ] = 60.0,
+    address: AddressOption = ADDRESS,
+    transport: TransportSettings,
+) -> None:
+    """Have verifiers go on with other weights of their target, without a restart; exit 0 if all of them do, else 1.
+
+    It takes the role operator. The weights are of the same model in all but their numbers. They are read and checked while the others
+    serve, so that there has to be memory for both.
+    """
+    wanted = UpdateWeights(folder, restart, timeout_s)
+    with Client(address, transport) as client:
+        answers = client.update_weights(wanted, member)
+    for each in answers:
+        say(f"{each.member_id}: {each.message}", err=not each.version)
+    if not all(each.version for each in answers):
+        raise typer.Exit(1)

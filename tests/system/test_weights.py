@@ -1,0 +1,118 @@
+"""A running cluster goes on with other weights of its target: its drafters draft on, and the coordinator tells who has which."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from specsplit.cli.local import LocalCluster
+from specsplit.client import Delta, Done, TokenPrompt
+from specsplit.engine import UpdateWeights
+from specsplit.errors import NotFound
+from specsplit.text.tokenizer import Tokenizer
+from tests.support.command import run
+from tests.support.greedy import greedy_texts
+
+from .conftest import SERIAL, as_soon_as
+
+POCKET = Path("models/pocket")
+PROMPT = tuple(Tokenizer.load(POCKET / "target").encode("def add(a, b):\n"))
+COUNT = 48
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pocket target, and another revision of it, whose texts are others and whose head still knows them well."""
+    root = tmp_path_factory.mktemp("weights")
+    for name in ("first", "second"):
+        shutil.copytree(POCKET / "target", root / name)
+    model = AutoModelForCausalLM.from_pretrained(root / "second")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.add_(torch.randn_like(parameter), alpha=0.03 * parameter.float().std().item())
+    model.save_pretrained(root / "second")
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(weights: Path) -> dict[str, list[int]]:
+    """What either revision says behind the prompt."""
+    return {name: greedy_texts(weights / name, [[*PROMPT]], COUNT)[0][len(PROMPT) :] for name in ("first", "second")}
+
+
+@pytest.fixture(scope="module")
+def cluster(weights: Path) -> Iterator[LocalCluster]:
+    verifier = {"weights_dir": weights, "dtype": "float32", "paced_step_base_ms": 5.0}
+    with LocalCluster(
+        weights / "first", {"eagle3": POCKET / "eagle3"}, drafters=["eagle3", "ngram"], verifiers=2, verifier=verifier
+    ) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("drafter", ["eagle3", "ngram", "none"])
+def test_the_output_is_that_of_the_weights_in_force_whatever_drafts(
+    cluster: LocalCluster, expected: dict[str, list[int]], drafter: str
+) -> None:
+    with cluster.client() as client:
+        for name in ("first", "second", "first"):
+            answers = client.update_weights(UpdateWeights(name), timeout_s=120)
+            assert len(answers) == 2 and all(answer.version for answer in answers)
+            results = [
+                client.generate(TokenPrompt(PROMPT), drafter=drafter, plan=SERIAL, max_tokens=COUNT) for _ in range(3)
+            ]
+            assert [list(result.tokens) for result in results] == [expected[name]] * 3
+            if drafter == "eagle3":
+                assert all(result.speculation.accepted for result in results), "the head drafts on"
+
+
+def test_a_request_that_runs_goes_on_behind_its_tokens_and_the_coordinator_tells_the_version(
+    cluster: LocalCluster, weights: Path, expected: dict[str, list[int]]
+) -> None:
+    with cluster.client() as client:
+        before = client.update_weights(UpdateWeights("first"), timeout_s=120)
+        tokens: list[int] = []
+        events = client.stream(TokenPrompt(PROMPT), drafter="eagle3", plan=SERIAL, max_tokens=400)
+        updating = threading.Thread(
+            target=client.update_weights, args=(UpdateWeights("second", restart=True),), kwargs={"timeout_s": 120}
+        )
+        for event in events:
+            if isinstance(event, Delta):
+                tokens += event.tokens
+            if len(tokens) > 8 and updating.ident is None:
+                updating.start()
+            if isinstance(event, Done):
+                assert event.usage.completion_tokens == len(tokens)
+        updating.join()
+        switched = next(at for at in range(len(tokens)) if _is_of(weights / "second", tokens, at))
+        assert switched and _is_of(weights / "first", tokens[:switched], 0)
+        versions = {each.member_id: each.version + 1 for each in before}
+        as_soon_as(lambda: versions == {m.member_id: v for m in client.cluster().members if (v := m.weights_version)})
+
+
+def _is_of(folder: Path, tokens: list[int], start: int) -> bool:
+    """Whether each token from `start` on is what the weights in a folder take for the likeliest, behind all before it."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.inference_mode():
+        likeliest = model(torch.tensor([[*PROMPT, *tokens]])).logits[0, len(PROMPT) - 1 : -1].argmax(dim=-1).tolist()
+    return likeliest[start:] == tokens[start:]
+
+
+def test_one_verifier_is_told_by_its_name_and_the_command_says_what_came_of_it(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cluster.client() as client:
+        with pytest.raises(NotFound, match="there is no verifier 'nobody' in the cluster"):
+            client.update_weights(UpdateWeights("second"), "nobody")
+        name = next(each.member_id for each in client.cluster().members if each.weights_version)
+    assert run("update-weights", "second", "--member", name, "--address", cluster.address) == 0
+    assert capsys.readouterr().out.startswith(f"{name}: the target goes on with second, version ")
+    assert run("update-weights", "nowhere", "--address", cluster.address) == 1
+    assert capsys.readouterr().err.count("there is no folder nowhere in weights_dir of this verifier") == 2

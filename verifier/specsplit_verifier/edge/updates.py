@@ -1,0 +1,104 @@
+"""Other weights for the target of a verifier that goes on serving: an operator names a folder of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from specsplit.engine import Updated, UpdateWeights
+from specsplit.errors import DeadlineExceeded, Exhausted, NotFound, Unsupported
+from specsplit.model.lm.causal_lm import CausalLM
+from specsplit.model.lm.revision import Revision, check_updatable
+from specsplit.model_thread import ModelThread
+from specsplit.observe import fields
+from specsplit.rpc import caller
+from specsplit.settings import VerifierSettings
+from specsplit_verifier.edge.operations import asked
+from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.records.events import HoldSessions, TakeWeights
+
+_log = logging.getLogger(__name__)
+_AGAIN_S: Final = 0.1
+"""Time after which it is looked again whether sessions still run."""
+Read = Callable[[CausalLM, Path, str], Revision]
+"""Reads and checks the weights in a folder, which has a name, beside those of a target that is served."""
+
+
+class Updates:
+    """Updates of one verifier, one at a time."""
+
+    def __init__(self, settings: VerifierSettings, read: Read) -> None:
+        self._settings = settings
+        self._read = read
+        self._under_way = ""
+
+    async def update(self, verifier: Verifier, wanted: UpdateWeights) -> Updated:
+        """Read and check the weights while steps go on, and have the target go on with them.
+
+        Raises Unsupported where that cannot be done, NotFound if there is no such folder, Exhausted while another update is under way,
+        Incompatible and LoadError as reading does, DeadlineExceeded if sessions do not end in time: the weights before stay then.
+        """
+        folder = self._folder(verifier, wanted.folder)
+        if self._under_way:
+            raise Exhausted(f"weights are being updated already, to {self._under_way}; try again when that is over")
+        self._under_way = wanted.folder
+        _log.info("other weights are read", extra=fields(folder=wanted.folder, by=caller().name))
+        try:
+            revision = await _read(partial(self._read, verifier.engine.target, folder, wanted.folder))
+            _log.info("other weights are read and fit", extra=fields(folder=wanted.folder))
+            return await self._take(verifier, revision, wanted)
+        finally:
+            self._under_way = ""
+
+    def _folder(self, verifier: Verifier, name: str) -> Path:
+        settings = self._settings
+        if settings.weights_dir is None:
+            raise Unsupported("UpdateWeights", "is not supported here: weights_dir of the verifier is not set")
+        for field, is_set in (
+            ("dp_size", settings.dp_size > 1),
+            ("tp_size", settings.tp_size > 1),
+            ("inflate_layers", bool(settings.inflate_layers)),
+            ("random_weights", settings.random_weights),
+        ):
+            if is_set:
+                raise Unsupported(
+                    "UpdateWeights", f"does not go with {field}; start the verifier anew with the other weights"
+                )
+        check_updatable(verifier.engine.target)
+        folder = settings.weights_dir / name
+        if not folder.is_dir():
+            raise NotFound(f"there is no folder {name} in weights_dir of this verifier")
+        return folder
+
+    async def _take(self, verifier: Verifier, revision: Revision, wanted: UpdateWeights) -> Updated:
+        """Wait for the sessions that run, unless they restart, and take the weights."""
+        post, loop = verifier.engine.post, asyncio.get_running_loop()
+        deadline = loop.time() + wanted.timeout_s
+        take = partial(TakeWeights, revision, wanted.restart, self._settings.older_heads == "rest")
+        post(HoldSessions(held=not wanted.restart))
+        try:
+            while (begun := await asked(verifier, take)) and not wanted.restart:
+                if loop.time() >= deadline:
+                    raise DeadlineExceeded(
+                        f"{begun} sessions still run after {wanted.timeout_s:g} s, and the weights before stay; wait longer for them, "
+                        "or have them computed again (restart)"
+                    )
+                await asyncio.sleep(_AGAIN_S)
+        finally:
+            post(HoldSessions(held=False))
+        version = verifier.engine.weights_version
+        again = f"; {begun} sessions are computed again" if begun else ""
+        return Updated(version, f"the target goes on with {wanted.folder}, version {version} of its weights{again}")
+
+
+async def _read(read: Callable[[], Revision]) -> Revision:
+    """Read on a thread of its own, which ends then."""
+    thread = ModelThread("weights")
+    try:
+        return await asyncio.wrap_future(thread.submit(read))
+    finally:
+        thread.close()
