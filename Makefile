@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 SOURCES := specsplit drafter verifier coordinator scripts benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types floors drift unit format bench lab fire targets gpu gpu-wheels chat peers protos clean
+.PHONY: help setup demo test lint types floors drift unit format bench lab fire targets gpu gpu-wheels gpu-kernels chat peers protos clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -81,6 +81,9 @@ gpu: ## with CUDA: tests and benchmarks in 9 minutes, by PYTHON as it stands and
 
 gpu-wheels: $(STAMP) ## the packages that a machine with a GPU may lack, for make gpu, into build/wheels
 	@$(BIN)/python -m scripts.gpu_wheels
+
+gpu-kernels: $(STAMP) ## FlashInfer's kernels for make gpu, compiled here for ARCH (9.0a) by nvcc, into build/wheels
+	@$(BIN)/python -m scripts.gpu_kernels $(ARCH)
 
 chat: $(STAMP) ## a small chat model (fetched once, 92 MB) on this machine; talk with it: specsplit chat
 	@$(BIN)/python -m scripts.chat_model

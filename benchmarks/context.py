@@ -42,6 +42,15 @@ class Context:
         """The standalone draft's folder."""
         return self.models / "draft"
 
+    @property
+    def folder(self) -> Path:
+        """Where reports go."""
+        return QUICK_RESULTS if self.quick else RESULTS
+
+    def keep(self, report: Report) -> None:
+        """Write what there is of a report that is not whole yet, without a word."""
+        report.write_tables(self.folder)
+
     def progress(self, what: str, total: int) -> AbstractContextManager[Advance]:
         """Show how many of `total` pieces are done; call what it yields after each, with a word on what comes next."""
         return progress(self.console, what, total)
@@ -58,6 +67,5 @@ class Context:
     def write(self, report: Report, draw: Callable[[Figure], None] | None = None) -> None:
         """Print a report and write its files, a plot among them if it is drawn."""
         report.show(self.console)
-        folder = QUICK_RESULTS if self.quick else RESULTS
-        for path in report.write_tables(folder) if draw is None else report.write(folder, draw):
+        for path in report.write_tables(self.folder) if draw is None else report.write(self.folder, draw):
             self.console.print(f"wrote {path}", highlight=False)

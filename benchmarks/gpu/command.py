@@ -9,8 +9,8 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -18,13 +18,16 @@ from rich.console import Console
 from benchmarks.gpu.card import problem
 from benchmarks.gpu.child import Order, run
 from benchmarks.gpu.findings import Figure, Findings, Skipped
+from benchmarks.gpu.kernels import DECIDED
+from benchmarks.gpu.parity import FAILED
 from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.table import NO_GPU, report
 from benchmarks.gpu.wide import widen
+from benchmarks.report import Report
 from benchmarks.runner import begun, parser_of
 from specsplit.cli.screen import Screen
 
-SECONDS = 500.0
+SECONDS = 520.0
 WORK = Path("build/gpu/run")
 """Models, logs and findings of the latest run."""
 
@@ -41,15 +44,25 @@ def main(words: Sequence[str]) -> None:
     context = begun(["gpu", *words], Screen(width=160), quick=cpu or options.quick)
     machine = context.machine | ({"commit": options.commit} if options.commit else {})
     settings = {"dtype": "float32" if cpu else "bfloat16", "batch": 1, "quick": options.quick, **dict(options.set)}
-    findings = Run(options, context.console, time.monotonic() + options.seconds).all(options.part)
-    context.write(report(findings, machine, settings, cpu=cpu))
-    sys.exit(1 if failed_tests(findings) else 0)
+
+    def told(findings: Findings) -> Report:
+        return report(findings, machine, settings, cpu=cpu)
+
+    run = Run(options, context.console, time.monotonic() + options.seconds, lambda found: context.keep(told(found)))
+    findings = run.all(options.part)
+    context.write(told(findings))
+    for test in failing(findings):
+        context.console.print(f"FAILED {test}", highlight=False)
+    sys.exit(1 if failing(findings) else 0)
 
 
-def failed_tests(findings: Findings) -> int:
-    """How many tests that need a GPU failed."""
-    counts = (findings.find("parity", "pytest -m gpu", outcome) for outcome in ("failed", "error"))
-    return sum(int(each.value) for each in counts if each is not None)
+def failing(findings: Findings) -> list[str]:
+    """The tests that need a GPU and failed, by what pytest says of them."""
+    return [str(test) for name, tests in findings.facts.items() if name.startswith(FAILED) for test in _listed(tests)]
+
+
+def _listed(tests: object) -> Sequence[object]:
+    return tests if isinstance(tests, list) else []
 
 
 @dataclass
@@ -59,6 +72,10 @@ class Run:
     options: argparse.Namespace
     console: Console
     until: float
+    keep: Callable[[Findings], None]
+    """Called behind every part with all that was found so far."""
+    decided: dict[str, str] = field(default_factory=dict[str, str])
+    """Settings that a part has decided on for those after it."""
 
     def all(self, wanted: Sequence[str] | None) -> Findings:
         """Run the wanted parts (None: all) that this device can run."""
@@ -86,7 +103,8 @@ class Run:
         began, options = time.monotonic(), self.options
         path = WORK / f"{part.name.replace(' ', '-')}.jsonl"
         until = began + min(part.most_s, left_s)
-        found = run(Order(part.name, options.device, options.quick, str(models), until, str(path), dict(options.set)))
+        settings = self.decided | dict(options.set)
+        found = run(Order(part.name, options.device, options.quick, str(models), until, str(path), settings))
         for each in found.figures:
             self.console.print(f"  {_told(each)}")
         for each in found.skips:
@@ -95,6 +113,9 @@ class Run:
         whole.figures += found.figures
         whole.skips += found.skips
         whole.facts |= found.facts
+        if DECIDED in found.facts:
+            self.decided[DECIDED] = str(found.facts[DECIDED])
+        self.keep(whole)
 
     def _skip(self, part: Part, why: str) -> Skipped:
         self.console.print(f"{part.name}: skipped: {why}")

@@ -15,22 +15,26 @@ from benchmarks.gpu.job import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 4
+FAILED = "failed tests of "
+"""How the facts begin that list them, by part."""
+KINDS = ("kernels", "triton", "graphs", "flashinfer")
+"""What names of files have in them whose tests are a part of their own."""
 NEEDED = ("pytest", "pytest_asyncio", "pytest_timeout", "hypothesis")
 _OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED)\b.*\[\s*\d+%\]|\[\s*\d+%\]\s+(PASSED|FAILED|ERROR|SKIPPED)\b")
 _SKIPPED = re.compile(r"SKIPPED \[(\d+)\] (\S+): (.*)")
 
 
-def parity(job: Job) -> None:
-    """Run the tests, and count what became of them."""
+def parity(job: Job, files: str = "") -> None:
+    """Run the tests of files whose names have that in them, and count what became of them; without, those that are in no other part."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         job.findings.skipped("tests", f"the package {missing[0]} is missing")
         return
-    lines, finished = _output(_command(gpu_tests()), job.until)
+    lines, finished = _output(_command(chosen(files)), job.until)
     outcomes = counted(lines)
     for tests, why in skipped(lines):
         job.findings.skipped(tests, why)
-    job.findings.fact("failed tests", failed(lines) or "none")
+    job.findings.fact(f"{FAILED}{job.findings.part}", failed(lines) or "none")
     for outcome in ("PASSED", "FAILED", "ERROR", "SKIPPED"):
         if outcomes[outcome] or outcome in ("PASSED", "FAILED"):
             job.findings.figure("pytest -m gpu", outcome.lower(), outcomes[outcome])
@@ -40,10 +44,18 @@ def parity(job: Job) -> None:
         job.findings.skipped("tests", f"pytest ran none: {lines[-1] if lines else 'it said nothing'}")
 
 
+def chosen(files: str) -> list[str]:
+    """The files of a part."""
+    return [each for each in gpu_tests() if next((kind for kind in KINDS if kind in each), "") == files]
+
+
 def gpu_tests() -> list[str]:
-    """Files that have such tests; the others may need packages that are not there."""
+    """Files that have such tests; the others may need packages that are not there. All of tests/gpu have, some by a list of marks."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [str(file.relative_to(ROOT)) for file in files if "pytest.mark.gpu" in file.read_text(encoding="utf-8")]
+    marked = (
+        file for file in files if file.parent.name == "gpu" or "pytest.mark.gpu" in file.read_text(encoding="utf-8")
+    )
+    return [str(file.relative_to(ROOT)) for file in marked]
 
 
 def counted(lines: list[str]) -> Counter[str]:

@@ -20,7 +20,6 @@ from benchmarks.gpu.job import Job
 from benchmarks.gpu.targets import CONFIGS, write_config
 from benchmarks.spread import spread
 from specsplit.clock import SystemClock
-from specsplit.errors import LoadError
 from specsplit.model import CausalLM, PageTable
 from specsplit.settings import VerifierSettings
 from specsplit.speculation import Draft
@@ -47,15 +46,8 @@ def verify(job: Job, name: str) -> None:
 
 
 def _loaded(job: Job, name: str, settings: VerifierSettings) -> TargetRunner:
-    """Load the target, with torch's attention where the kernels of the other do not work here."""
     started = time.perf_counter()
-    try:
-        runner = load_target(settings, SystemClock())
-    except LoadError as error:
-        if settings.attention == "torch" or "flashinfer" not in str(error):
-            raise
-        job.findings.skipped(f"{name}, attention = flashinfer", str(error))
-        runner = load_target(settings.model_copy(update={"attention": "torch"}), SystemClock())
+    runner = load_target(settings, SystemClock())
     job.findings.figure(name, "loaded, ready to step", time.perf_counter() - started, "s")
     job.findings.fact(f"attention of {name}", runner.target.attention)
     return runner

@@ -20,7 +20,7 @@ from benchmarks.gpu.child import GRACE_S, Order, run
 from benchmarks.gpu.findings import Figure, Findings, Skipped
 from benchmarks.gpu.job import QUICK, Job
 from benchmarks.gpu.pair import ALONE, HIT, HIT_WAITED, MISS, device_spans, gaps_of, pair
-from benchmarks.gpu.parity import counted, failed, gpu_tests, skipped
+from benchmarks.gpu.parity import KINDS, ROOT, chosen, counted, failed, gpu_tests, skipped
 from benchmarks.gpu.parts import PARTS, part
 from benchmarks.gpu.rates import rates
 from benchmarks.gpu.table import NO_GPU, report
@@ -96,7 +96,16 @@ def test_the_outcomes_of_tests_are_counted_with_workers_and_without_and_not_agai
     assert skipped(lines) == [("1 tests at tests/gpu/test_a.py:29", "there is no such card")]
     assert failed(lines) == ["tests/gpu/test_a.py::test_c - AssertionError"]
     assert counted(lines) == {"PASSED": 2, "FAILED": 1, "SKIPPED": 1}
-    assert "tests/gpu/test_flashinfer.py" in gpu_tests()
+
+
+def test_every_file_with_tests_that_need_a_gpu_is_in_one_part() -> None:
+    of_parts = [file for kind in (*KINDS, "") for file in chosen(kind)]
+    assert sorted(of_parts) == gpu_tests() and len({*of_parts}) == len(of_parts)
+    assert {*map(str, (ROOT / "tests/gpu").glob("test_*.py"))} <= {str(ROOT / file) for file in of_parts}
+
+
+def test_all_parts_together_take_no_longer_than_a_run_may() -> None:
+    assert sum(each.most_s for each in PARTS if each.gpu) <= command.SECONDS
 
 
 def ordered(tmp_path: Path, program: str, seconds: float) -> Findings:
@@ -227,13 +236,15 @@ def test_a_run_on_a_cpu_says_that_it_is_no_gpu_figure_and_leaves_the_docs_alone(
     monkeypatch.setattr(command, "WORK", tmp_path / "WORK")
     for name in ("RESULTS", "QUICK_RESULTS"):
         monkeypatch.setattr(context, name, tmp_path / name)
-    monkeypatch.setattr(command, "PARTS", (part("parity"), part("verify tiny"), replace(part("rates"), least_s=1e6)))
+    monkeypatch.setattr(
+        command, "PARTS", (part("parity graphs"), part("verify tiny"), replace(part("rates"), least_s=1e6))
+    )
     with pytest.raises(SystemExit) as ended:
         command.main(["--device", "cpu", "--quick", "--models", str(MODELS), "--set", "attention=torch"])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert printed.startswith("NO GPU FIGURES")
-    assert "parity: skipped: it needs a GPU" in printed and "rates: skipped: of 500 s there are" in printed
+    assert "parity graphs: skipped: it needs a GPU" in printed and "rates: skipped: of 520 s there are" in printed
     written = (tmp_path / "QUICK_RESULTS" / "gpu_on_cpu.md").read_text()
     assert NO_GPU in written and "step of 16 tokens" in written and "attention torch" in written
     assert not (tmp_path / "RESULTS").exists()

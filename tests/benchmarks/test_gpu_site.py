@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts import gpu_site, gpu_wheels
+from scripts import gpu_site, gpu_toolkit, gpu_wheels
+from scripts.gpu_toolkit import linked
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -63,6 +65,60 @@ def test_processes_find_the_folder_first_then_the_checkout() -> None:
     paths = found["PYTHONPATH"].split(os.pathsep)
     assert paths[:2] == [str(gpu_site.SITE), str(ROOT)] and paths[-1] == "/theirs"
     assert found["FLASHINFER_WORKSPACE_BASE"] == "/kernels"
+
+
+def toolkit(folder: Path, libraries: str, *, stub: bool) -> Path:
+    """A toolkit whose nvcc says where it lies, as the real one does, and a script in a bin of its own that starts it."""
+    for below in ("bin", libraries, f"{libraries}/stubs"):
+        (folder / "cuda" / below).mkdir(parents=True)
+    (folder / "cuda" / libraries / "libcudart.so").touch()
+    if stub:
+        (folder / "cuda" / libraries / "stubs" / "libcuda.so").touch()
+    nvcc = folder / "cuda" / "bin" / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\necho '#$ _SPACE_= ' >&2\necho '#$ _HERE_={nvcc.parent}' >&2\n")
+    wrapper = folder / "bin" / "nvcc"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec {nvcc} "$@"\n')
+    for each in (nvcc, wrapper):
+        each.chmod(0o755)
+    return folder / "cuda"
+
+
+@pytest.mark.parametrize("libraries", ["lib64", "lib", "targets/x86_64-linux/lib"])
+def test_the_toolkit_is_where_nvcc_says_though_a_script_starts_it(tmp_path: Path, libraries: str) -> None:
+    home = toolkit(tmp_path, libraries, stub=True)
+    found = linked(
+        {"PATH": f"{tmp_path / 'bin'}:{os.defpath}", "FLASHINFER_EXTRA_LDFLAGS": "-lmore"}, tmp_path / "driver"
+    )
+    assert found["CUDA_HOME"] == str(home)
+    assert found["FLASHINFER_EXTRA_LDFLAGS"] == f"-L{home / libraries} -L{home / libraries / 'stubs'} -lmore"
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
+def test_where_the_toolkit_has_no_stub_there_is_something_to_link_with(tmp_path: Path) -> None:
+    home, driver = toolkit(tmp_path, "lib", stub=False), tmp_path / "driver"
+    found = linked({"CUDA_HOME": str(home), "PATH": os.defpath}, driver)
+    assert f"-L{driver}" in found["FLASHINFER_EXTRA_LDFLAGS"]
+    program = tmp_path / "linked.so"
+    subprocess.run(
+        ["gcc", "-shared", "-Wl,--no-as-needed", "-o", program, f"-L{driver}", "-lcuda", "-x", "c", os.devnull],
+        check=True,
+    )
+    assert b"libcuda.so.1" in program.read_bytes()
+
+
+def test_without_nvcc_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_toolkit, "USUAL", tmp_path)
+    assert linked({"PATH": str(tmp_path)}, tmp_path / "driver") == {}
+
+
+def test_kernels_that_were_compiled_before_lie_where_flashinfer_looks(tmp_path: Path) -> None:
+    wheels, site = tmp_path / "wheels", tmp_path / "site"
+    (wheels / "kernels" / "decode").mkdir(parents=True)
+    (wheels / "kernels" / "decode" / "decode.so").write_text("machine code")
+    wheel(wheels, "specsplit_test_wheel", "1.0")
+    assert gpu_site.fill(site, wheels, PROJECT) is None
+    assert (site / "flashinfer/data/aot/decode/decode.so").read_text() == "machine code"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from transformers import DeepseekV3Config
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, Geometry, KVCache, PagePool, PageTable, Row, causal_mask
 from specsplit.model.attention.backends import choose_backend
-from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle
+from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle, uncompiled
 from specsplit.model.attention.flashinfer.forward import PagedKV
 from specsplit.model.attention.flashinfer.kinds import Kinds
 from specsplit.model.attention.flashinfer.plan import WHOLE_MASK, Form, Group, in_order, plan_groups
@@ -372,8 +373,41 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """A machine that says it had a GPU and the package."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr("specsplit.model.attention.flashinfer.attention.find_spec", lambda _: "there")
+    monkeypatch.setattr("specsplit.model.attention.flashinfer.attention.uncompiled", lambda: None)
     return torch.device("cuda", 0)
+
+
+def packages(monkeypatch: pytest.MonkeyPatch, folder: Path, *names: str) -> None:
+    """These packages are there, each a folder of its own."""
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    found = {name: SimpleNamespace(submodule_search_locations=[str(folder / name)]) for name in names}
+    monkeypatch.setattr("specsplit.model.attention.flashinfer.attention.find_spec", found.get)
+
+
+def test_its_kernels_are_compiled_by_nvcc_and_ninja_or_are_there_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    packages(monkeypatch, tmp_path)
+    assert "the package flashinfer is missing" in str(uncompiled())
+    packages(monkeypatch, tmp_path, "flashinfer")
+    assert str(uncompiled()).startswith("ninja, ")
+    packages(monkeypatch, tmp_path, "flashinfer", "ninja")
+    assert "there is no nvcc" in str(uncompiled())
+    nvcc = tmp_path / "cuda" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.touch(0o755)
+    assert uncompiled() is None
+    nvcc.unlink()
+    packages(monkeypatch, tmp_path, "flashinfer", "flashinfer_jit_cache")
+    assert uncompiled() is None
+    packages(monkeypatch, tmp_path, "flashinfer")
+    kernel = tmp_path / "flashinfer" / "data" / "aot" / "decode" / "decode.so"
+    kernel.parent.mkdir(parents=True)
+    kernel.touch()
+    assert uncompiled() is None
 
 
 def of(head_dim: int) -> Geometry:
@@ -439,10 +473,8 @@ def test_what_it_cannot_do_is_told_with_what_to_do(hopper: torch.device, monkeyp
     assert obstacle(hopper) is None
     assert "float32; set dtype = bfloat16" in str(obstacle(hopper, torch.float32, of(64)))
     assert "heads of layer 0 are 80 wide, and it takes 64, 128, 256" in str(obstacle(hopper, torch.float16, of(80)))
-    monkeypatch.setattr(
-        "specsplit.model.attention.flashinfer.attention.find_spec", lambda name: name == "flashinfer" or None
-    )
-    assert "the package ninja is missing; install specsplit[gpu]" in str(obstacle(hopper))
+    monkeypatch.setattr("specsplit.model.attention.flashinfer.attention.uncompiled", lambda: "there is no nvcc")
+    assert obstacle(hopper) == "there is no nvcc"
 
 
 def test_what_fails_in_the_package_is_a_load_error_that_says_what_does_without() -> None:

@@ -12,10 +12,13 @@ strides of the keys, which csrc/batch_prefill.cu forbids. `run` hands on `sinks`
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
 from typing import Final, NamedTuple, cast
 
 import numpy as np
@@ -54,14 +57,37 @@ def obstacle(
     """
     if device.type != "cuda" or not torch.cuda.is_available():
         return f"it needs an NVIDIA GPU, and the device is {device}; set device = cuda where there is one"
-    missing = [name for name in ("flashinfer", "ninja") if find_spec(name) is None]
-    if missing:
-        return f"the package {missing[0]} is missing; install specsplit[gpu]"
+    why = uncompiled()
+    if why is not None:
+        return why
     if torch.cuda.get_device_capability(device) < _CAPABILITY:
         return f"{torch.cuda.get_device_name(device)} is older than compute capability 8.0 (Ampere), which it needs"
     if dtype is not None and dtype not in _DTYPES:
         return f"keys and values are {str(dtype).removeprefix('torch.')}; set dtype = bfloat16 or float16"
     return None if geometry is None else _unserved(geometry, narrow=stored is not None and stored != dtype)
+
+
+def uncompiled() -> str | None:
+    """Why its kernels cannot be had, and what to do; None if they are there, or can be compiled."""
+    package = find_spec("flashinfer")
+    if package is None:
+        return "the package flashinfer is missing; install specsplit[gpu]"
+    folders = map(Path, package.submodule_search_locations or ())
+    if find_spec("flashinfer_jit_cache") or any(any((each / "data" / "aot").glob("*/*.so")) for each in folders):
+        return None
+    if find_spec("ninja") is None and which("ninja") is None:
+        return "ninja, which builds its kernels, is missing; install specsplit[gpu]"
+    if not any(map(which, _compilers())):
+        return "there is no nvcc to compile its kernels; install the CUDA toolkit (CUDA_HOME says where), or flashinfer-jit-cache"
+    return None
+
+
+def _compilers() -> Iterator[str]:
+    """Where FlashInfer looks for nvcc."""
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    yield str(Path(named) / "bin" / "nvcc") if named else "nvcc"
+    if not named:
+        yield "/usr/local/cuda/bin/nvcc"
 
 
 def _unserved(geometry: Geometry, *, narrow: bool) -> str | None:

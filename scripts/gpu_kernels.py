@@ -1,0 +1,79 @@
+"""`make gpu-kernels`: FlashInfer's attention kernels for the targets that `make gpu` measures, compiled where there is nvcc and no GPU.
+
+They take minutes to compile, which a run of nine minutes does not have. They lie in build/wheels/kernels, beside the wheels, and
+`make gpu` puts them where FlashInfer looks for kernels that need not be compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from scripts.gpu_toolkit import linked, toolkit
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "build" / "wheels" / "kernels"
+WORK = ROOT / "build" / "gpu-kernels"
+HEAD_DIMS = (64, 128)
+"""Those of the pocket and 1B targets, and of the 8B one."""
+MOST_MIB = 64
+"""Wheels and kernels travel together, and no more than that travels."""
+
+
+def main(words: list[str]) -> None:
+    """Compile for one architecture, 9.0a (Hopper) unless another is named, and say how large everything is.
+
+    The status is 2 if something is missing.
+    """
+    architecture = words[0] if words else "9.0a"
+    why = missing()
+    if why is not None:
+        print(f"gpu-kernels: {why}", file=sys.stderr)
+        sys.exit(2)
+    os.environ |= linked(os.environ, WORK / "driver")
+    os.environ |= {"FLASHINFER_CUDA_ARCH_LIST": architecture, "FLASHINFER_WORKSPACE_BASE": str(WORK)}
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    for head_dim in HEAD_DIMS:
+        began = time.monotonic()
+        library = compiled(head_dim)
+        (FOLDER / library.stem).mkdir(parents=True)
+        shutil.copy(library, FOLDER / library.stem)
+        print(
+            f"gpu-kernels: heads of {head_dim}, {architecture}: {library.stat().st_size / 2**20:.1f} MiB, {time.monotonic() - began:.0f} s"
+        )
+    size = sum(each.stat().st_size for each in FOLDER.parent.rglob("*") if each.is_file()) / 2**20
+    print(f"gpu-kernels: in {FOLDER}; with the wheels beside them {size:.1f} MiB of {MOST_MIB}")
+    if size > MOST_MIB:
+        sys.exit(f"gpu-kernels: {FOLDER.parent} holds more than {MOST_MIB} MiB; leave something out")
+
+
+def missing() -> str | None:
+    """Say what is not there to compile with; None if nothing is."""
+    if toolkit(os.environ) is None:
+        return "there is no nvcc on PATH, nor in /usr/local/cuda; install the CUDA toolkit, or say CUDA_HOME=path"
+    if shutil.which("ninja") is None:
+        return "there is no ninja on PATH; pip install ninja"
+    return None if find_spec("flashinfer") else "there is no flashinfer; make setup installs it"
+
+
+def compiled(head_dim: int) -> Path:
+    """Compile the kernels for heads so wide, bfloat16 everywhere -> the library."""
+    import torch  # noqa: PLC0415 (seconds, and FlashInfer reads its environment when it is imported)
+    from flashinfer.jit.attention import gen_batch_prefill_module  # noqa: PLC0415
+
+    kind = torch.bfloat16
+    spec = gen_batch_prefill_module(
+        backend="fa2", dtype_q=kind, dtype_kv=kind, dtype_o=kind, dtype_idx=torch.int32,
+        head_dim_qk=head_dim, head_dim_vo=head_dim, pos_encoding_mode=0,
+        use_sliding_window=False, use_logits_soft_cap=False, use_fp16_qk_reduction=False,
+    )  # fmt: skip
+    spec.build(verbose=False)
+    return spec.jit_library_path
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
