@@ -16,8 +16,8 @@ from typing import Any, Final
 import grpc
 
 from specsplit.membership import Register, Role, Roster
-from specsplit.rpc import dial
-from specsplit.rpc.member import Membership
+from specsplit.rpc.coordinators import Coordinators
+from specsplit.rpc.memberships import Memberships
 from specsplit.rpc.options import server_options
 from specsplit.sessions import Finished, Tokens
 from specsplit.settings import TransportSettings
@@ -70,17 +70,17 @@ class Crowd:
     """All members, and which of the verifiers know every drafter."""
 
     def __init__(self, coordinator: str, address: str, drafters: int) -> None:
-        self._dialled = partial(dial, coordinator)
+        self._dialled = Coordinators(coordinator)
         self._address = address
         self._drafters = drafters
         self._lacking = set[str]()
         self._whole = asyncio.Event()
 
-    def join(self, name: str, role: Role) -> Membership:
+    def join(self, name: str, role: Role) -> Memberships:
         """One member, which stays for good."""
         if isinstance(role, ModelInfo):
             self._lacking.add(name)
-        membership = Membership(
+        membership = Memberships(
             self._dialled, Register(name, self._address, role, SESSIONS), Load, on_roster=partial(self._told, name)
         )
         _kept.append(asyncio.create_task(membership.run()))

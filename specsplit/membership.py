@@ -103,6 +103,8 @@ class Heartbeat:
     """Marks of pages with which the texts begin that it has (verifiers only), the latest used last; see `specsplit.prefix`."""
     weights_version: int = 0
     """1 for the weights that its model began with, and one more for every update; 0: it has none, or does not tell."""
+    coordinators: int = 0
+    """Coordinators that it is joined to, the one that is told among them; 0: a member of an older build, which has one."""
 
 
 class RankState(StrEnum):
@@ -193,6 +195,8 @@ class PlanOrder:
     changes: PlanChanges = field(default_factory=PlanChanges)
     control: Control = field(default_factory=Control)
     """Who decides what neither a request nor the changes say."""
+    ordered_ms: int = 0
+    """When the coordinator was told so, in milliseconds since 1970; of what several say the latest holds. 0: it was told nothing."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,8 @@ class TracingOrder:
     """From now on trace what the member's own settings say, with these changes. No changes: back to the settings."""
 
     changes: TraceChanges = field(default_factory=TraceChanges)
+    ordered_ms: int = 0
+    """When the coordinator was told so, in milliseconds since 1970; of what several say the latest holds. 0: it was told nothing."""
 
 
 @dataclass(frozen=True)

@@ -26,17 +26,20 @@ _Channel = TypeVar("_Channel", grpc.Channel, grpc.aio.Channel)
 _SHAPES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
-def dial(address: str, settings: Transport | None = None, tracing: Tracing | None = None) -> grpc.aio.Channel:
+def dial(
+    address: str, settings: Transport | None = None, tracing: Tracing | None = None, *, known_as: str = ""
+) -> grpc.aio.Channel:
     """An asyncio channel to host:port; it connects when first used. The caller closes it.
 
-    With `tracing` that is on, calls that carry out a request get a span and take the trace along.
+    With `tracing` that is on, calls that carry out a request get a span and take the trace along. `known_as`: the host whose certificate
+    the peer shows, if that is not the host of the address.
 
     Raises InvalidRequest if the address or a file is no good, or the address is beyond this machine and nothing allows to speak in the
     clear.
     """
     settings = settings or Dialling()
     check_reachable("address", address, settings)
-    options, interceptors = channel_options(settings), _interceptors(tracing)
+    options, interceptors = channel_options(settings, known_as), _interceptors(tracing)
     credentials, token = channel_credentials(settings), _token(settings)
     if credentials is None:
         return _reading(grpc.aio.insecure_channel(address, options=options, interceptors=interceptors), token)

@@ -1,42 +1,25 @@
-"""A drafter's or verifier's side of Join: register, report, obey, and come back after a break."""
+"""A member's side of one Join stream: register, report, obey, and come back after a break."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, NoReturn
 
 import grpc
 
 from specsplit.clock import SystemClock
 from specsplit.errors import SpecsplitError, Unavailable, Unsupported
-from specsplit.membership import (
-    Directive,
-    Drain,
-    Draining,
-    HandOver,
-    Heartbeat,
-    PlanOrder,
-    Register,
-    Registered,
-    Report,
-    Roster,
-    StartWave,
-    TracingOrder,
-    WaveReport,
-)
-from specsplit.ranks.rank import Rank
+from specsplit.membership import Directive, Drain, Draining, Registered, Report
 from specsplit.rpc.catalogue import from_rpc_error, is_task_cancelled
+from specsplit.rpc.coordinators import Dialled
+from specsplit.rpc.heard import Heard
 from specsplit.rpc.retry import Retry
+from specsplit.rpc.standing import Standing
 from specsplit.settings import MemberSettings
 from specsplit.v1 import cluster_pb2_grpc
-from specsplit.values import Load, Plan, SpeculationReport, TraceChanges
 from specsplit.wire.cluster import directive_from_wire, report_to_wire
-from specsplit.wire.limits import MAX_MEMBERS
 
 if TYPE_CHECKING:
     from specsplit.v1 import cluster_pb2
@@ -45,143 +28,56 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LOST_S = 5.0
-"""For so long the loss of a drafter is news: as long as one cools down at the coordinator."""
-
 
 def member_id_of(settings: MemberSettings, service: str, address: str) -> str:
     """The member's name: as set, or the service and its address, which no other live member shares."""
     return settings.member_id or f"{service}-{address}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Orders:
-    """The callbacks for what the coordinator says; None for what does not concern this member."""
-
-    roster: Callable[[Roster], None] | None
-    plan: Callable[[PlanOrder], None] | None
-    tracing: Callable[[TraceChanges], None] | None
-    hand_over: Callable[[HandOver], None] | None
-    start_wave: Callable[[int], None] | None
-    drain: Callable[[], None] | None
-
-    def carry_out(self, directive: Roster | PlanOrder | TracingOrder | HandOver | StartWave | Drain) -> None:
-        """Call the callback for this directive, if there is one."""
-        match directive:
-            case Roster() if self.roster is not None:
-                self.roster(directive)
-            case PlanOrder() if self.plan is not None:
-                self.plan(directive)
-            case TracingOrder() if self.tracing is not None:
-                self.tracing(directive.changes)
-            case HandOver() if self.hand_over is not None:
-                self.hand_over(directive)
-            case StartWave() if self.start_wave is not None:
-                self.start_wave(directive.number)
-            case Drain() if self.drain is not None:
-                self.drain()
-            case _:
-                pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """Where to ask for what the member reports; None where there is nothing to say."""
-
-    load: Callable[[], Load]
-    plan: Callable[[], Plan] | None
-    speculation: Callable[[], SpeculationReport] | None
-    rank: Rank | None
-    prefixes: Callable[[], tuple[int, ...]]
-    weights_version: Callable[[], int]
-
-    def heartbeat(self, lost: Sequence[str]) -> Heartbeat:
-        """How the member fares, and which drafters it lost."""
-        plan = None if self.plan is None else self.plan()
-        speculation = None if self.speculation is None else self.speculation()
-        return Heartbeat(self.load(), tuple(lost), plan, speculation, self.prefixes(), self.weights_version())
-
-    def standing(self) -> WaveReport | None:
-        """Where it stands as a rank of a group."""
-        return None if self.rank is None else self.rank.report
-
-
 class Membership:
-    """Keeps one member in the cluster for as long as `run` runs.
-
-    `load`, `prefixes` and `weights_version`, and `plan` and `speculation` if they are given, are asked before every report. The others are
-    called on the event loop as directives arrive.
-    `on_plan` and `on_tracing` get all that now differs from the member's own settings, at every join too.
-    A `rank` of a group says here where it stands, hears of waves, and learns when the coordinator knows that it leaves.
-    """
+    """Keeps one member joined to one coordinator for as long as `run` runs; see `Memberships`, which makes it."""
 
     def __init__(
         self,
-        dialled: Callable[[], grpc.aio.Channel],
-        register: Register,
-        load: Callable[[], Load],
-        *,
-        plan: Callable[[], Plan] | None = None,
-        speculation: Callable[[], SpeculationReport] | None = None,
-        prefixes: Callable[[], tuple[int, ...]] = tuple,
-        rank: Rank | None = None,
-        weights_version: Callable[[], int] = int,
-        on_roster: Callable[[Roster], None] | None = None,
-        on_plan: Callable[[PlanOrder], None] | None = None,
-        on_tracing: Callable[[TraceChanges], None] | None = None,
-        on_hand_over: Callable[[HandOver], None] | None = None,
-        on_start_wave: Callable[[int], None] | None = None,
-        on_drain: Callable[[], None] | None = None,
+        coordinator: str,
+        dialled: Dialled,
+        standing: Standing,
+        heard: Heard,
+        on_change: Callable[[], object],
     ) -> None:
-        """To be made on the event loop.
-
-        `dialled` makes a channel to the coordinator; every call has its own, so that changed certificates count from the next one on.
-        """
-        grouped = None if rank is None or rank.alone else rank
-        self._dialled = dialled
-        self._register = register if grouped is None else replace(register, group=grouped.group)
-        self._sources = _Sources(load, plan, speculation, grouped, prefixes, weights_version)
-        self._orders = _Orders(on_roster, on_plan, on_tracing, on_hand_over, on_start_wave, on_drain)
+        """To be made on the event loop. `coordinator`: its host:port. `on_change` is called when `joined` changes."""
         self.dismissed = False
-        """True once the coordinator has told it to leave, as it does all ranks of a group of which one drains."""
-        self._joined = asyncio.Event()
+        """True once this coordinator has told it to leave, as it does all ranks of a group of which one drains."""
+        self.joined = False
+        """True while registered."""
+        self._coordinator = coordinator
+        self._dialled = dialled
+        self._standing = standing
+        self._heard = heard
+        self._on_change = on_change
         self._news = asyncio.Event()
-        self._clock = SystemClock()
-        self._lost: dict[str, float] = {}
-        """Drafters that were lost lately, by member id, and when."""
-        self._draining = False
-        self._retry = Retry(self._clock)
+        self._retry = Retry(SystemClock())
+        self.vanished = False
+        """True if the coordinator is no longer where it was: once its stream is over it is not dialled again. It may be draining."""
         self._failure: Exception | None = None
         """What kept the present call from making a report."""
-        if grouped is not None:
-            grouped.excused = lambda: self.dismissed or not self.joined
-            grouped.on_report = partial(asyncio.get_running_loop().call_soon_threadsafe, self._news.set)
 
-    @property
-    def joined(self) -> bool:
-        """True while registered."""
-        return self._joined.is_set()
-
-    async def wait_joined(self) -> None:
-        """Return once registered."""
-        await self._joined.wait()
-
-    def report_lost(self, drafter: str) -> None:
-        """Tell the coordinator, at once, that the drafter with this member id cannot be reached."""
-        self._lost[drafter] = self._clock.now()
-        self._news.set()
-
-    def report_draining(self) -> None:
-        """Tell the coordinator, at once, that no new sessions are taken; reports go on until `run` is cancelled."""
-        self._draining = True
+    def tell(self) -> None:
+        """There is news, which the coordinator is told at once."""
         self._news.set()
 
     async def run(self) -> None:
-        """Stay in the cluster, redialling after every break, whatever broke it, until cancelled."""
-        while True:
+        """Stay joined, redialling after every break, whatever broke it, until cancelled or the coordinator has vanished."""
+        while not self.vanished:
             retry_s = await self._join()
-            self._joined.clear()
+            self._leave()
             await asyncio.sleep(retry_s)
+
+    def _leave(self) -> None:
+        if self.joined:
+            self.joined = False
+            self._heard.leaves(self._coordinator)
+            self._on_change()
 
     async def _join(self) -> float:
         """Be a member for as long as one Join call lasts; the seconds until the next may be made."""
@@ -234,29 +130,23 @@ class Membership:
 
     async def _news_of(self, registered: asyncio.Future[float], over: asyncio.Event) -> AsyncIterator[Report]:
         """What there is to say on one call, until that is over."""
-        yield self._register
+        standing = self._standing
+        yield standing.register
         interval_s = await registered
         sent_draining, sent_wave, sent_lost = False, None, dict[str, float]()
         while not over.is_set():
             self._news.clear()
-            if self._draining and not sent_draining:
+            if standing.draining and not sent_draining:
                 sent_draining = True
                 yield Draining()
-            if (wave := self._sources.standing()) is not None and wave != sent_wave:
+            if (wave := standing.wave()) is not None and wave != sent_wave:
                 sent_wave = wave
                 yield wave
-            lost = self._unsent(sent_lost)
-            yield self._sources.heartbeat([*lost])
-            sent_lost = {drafter: at for drafter, at in (sent_lost | lost).items() if drafter in self._lost}
+            lost = standing.unsent(sent_lost)
+            yield standing.heartbeat([*lost], interval_s)
+            sent_lost = standing.remembered(sent_lost | lost)
             self._retry.stays()
             await self._pause(interval_s)
-
-    def _unsent(self, sent: Mapping[str, float]) -> dict[str, float]:
-        """The lost drafters of which a call has yet to tell. Each call tells of all: nobody knows which last words of one were heard."""
-        now = self._clock.now()
-        self._lost = {drafter: at for drafter, at in self._lost.items() if now - at < LOST_S}
-        news = (loss for loss in self._lost.items() if sent.get(loss[0]) != loss[1])
-        return dict(islice(news, MAX_MEMBERS))
 
     async def _pause(self, interval_s: float) -> None:
         try:
@@ -277,23 +167,14 @@ class Membership:
     def _obey(self, directive: Directive, registered: asyncio.Future[float]) -> None:
         if isinstance(directive, Registered):
             self._enter(directive.heartbeat_interval_ms / 1000, registered)
-        else:
-            self._heed(directive)
-            self._orders.carry_out(directive)
-
-    def _heed(self, directive: Directive) -> None:
-        """Take in what a rank of a group has to know before its engine does."""
-        match directive:
-            case StartWave() if self._sources.rank is not None:
-                self._sources.rank.hears(directive.number)
-            case Drain():
-                self.dismissed = True
-            case _:
-                pass
+        self.dismissed |= isinstance(directive, Drain)
+        self._heard.take(self._coordinator, directive)
 
     def _enter(self, interval_s: float, registered: asyncio.Future[float]) -> None:
         if registered.done():
             return
         registered.set_result(interval_s)
-        self._joined.set()
-        self._retry.entered(member_id=self._register.member_id, address=self._register.address)
+        self.joined = True
+        self._on_change()
+        who = self._standing.register
+        self._retry.entered(member_id=who.member_id, address=who.address, coordinator=self._coordinator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specsplit.settings.dialling import Transport
 
-Options = list[tuple[str, int]]
+Options = list[tuple[str, int | str]]
 
 
 def shared_options(settings: Transport) -> Options:
@@ -30,8 +30,8 @@ def server_options(settings: Transport) -> Options:
     ]
 
 
-def channel_options(settings: Transport) -> Options:
-    """For a client: peers come and go, so it redials soon, and never through an HTTP proxy.
+def channel_options(settings: Transport, known_as: str = "") -> Options:
+    """For a client: peers come and go, so it redials soon, and never through an HTTP proxy. `known_as`: the name in the peer's certificate.
 
     What gRPC calls the least backoff is also its limit for one attempt to connect.
     """
@@ -42,4 +42,5 @@ def channel_options(settings: Transport) -> Options:
         ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),
+        *([("grpc.ssl_target_name_override", known_as)] if known_as else []),
     ]

@@ -17,9 +17,11 @@ from specsplit.rpc.catalogue import (
 )
 from specsplit.rpc.certificates import Pems, shown_to_servers
 from specsplit.rpc.channel import check_reachable, dial, dial_blocking
+from specsplit.rpc.coordinators import Coordinators
 from specsplit.rpc.edge import Context, abort
 from specsplit.rpc.health import health_of_blocking, wait_until_serving, wait_until_serving_blocking
-from specsplit.rpc.member import Membership, member_id_of
+from specsplit.rpc.member import member_id_of
+from specsplit.rpc.memberships import Memberships
 from specsplit.rpc.names import (
     CLUSTER_SERVICE,
     COORDINATOR_SERVICE,
@@ -28,7 +30,7 @@ from specsplit.rpc.names import (
     VLLM_ENGINE_SERVICE,
 )
 from specsplit.rpc.server import Phase, Server
-from specsplit.rpc.service import Dialled, Service, registration, run_service
+from specsplit.rpc.service import Service, registration, run_service
 
 __all__ = [
     "CLUSTER_SERVICE",
@@ -38,8 +40,8 @@ __all__ = [
     "VERIFIER_SERVICE",
     "VLLM_ENGINE_SERVICE",
     "Context",
-    "Dialled",
-    "Membership",
+    "Coordinators",
+    "Memberships",
     "Pems",
     "Phase",
     "Server",

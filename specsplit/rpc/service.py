@@ -6,10 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from functools import partial
 from typing import Generic, Protocol, TypeVar
-
-import grpc
 
 from specsplit.build import build
 from specsplit.host import host_of
@@ -18,11 +15,14 @@ from specsplit.observe import announce, set_up
 from specsplit.observe.exposition import expose
 from specsplit.observe.metrics import Metrics
 from specsplit.ranks.environment import ALONE, RankEnvironment
-from specsplit.rpc.channel import check_reachable, check_shown, dial
+from specsplit.rpc.channel import check_reachable, check_shown
+from specsplit.rpc.coordinators import Coordinators
 from specsplit.rpc.descriptors import raise_limit
-from specsplit.rpc.member import Membership, member_id_of
+from specsplit.rpc.member import member_id_of
+from specsplit.rpc.memberships import Memberships
 from specsplit.rpc.server import Server
 from specsplit.settings import EngineSettings, MemberSettings, ServiceSettings
+from specsplit.settings.addresses import Addresses
 from specsplit.values import Adaptive, ModelInfo
 
 _log = logging.getLogger(__name__)
@@ -43,8 +43,6 @@ class Backend(Protocol):
         ...
 
 
-Dialled = Callable[[], grpc.aio.Channel]
-"""Makes a channel to the coordinator."""
 B = TypeVar("B", bound=Backend)
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -58,7 +56,7 @@ class Service(Generic[B]):
         server: Server,
         metrics: Metrics,
         load: Callable[[], Awaitable[B]],
-        join: Callable[[B, Dialled], Membership] | None = None,
+        join: Callable[[B, Coordinators], Memberships] | None = None,
         environment: RankEnvironment = ALONE,
     ) -> None:
         """`load` makes the backend while calls are answered UNAVAILABLE; `join` makes the member that it is of a cluster.
@@ -104,7 +102,8 @@ class Service(Generic[B]):
         settings = self._settings
         check_shown(settings)
         if isinstance(settings, MemberSettings) and settings.coordinator:
-            check_reachable("coordinator", settings.coordinator, settings)
+            for address in Addresses.read("coordinator", settings.coordinator).dialled:
+                check_reachable("coordinator", address, settings)
 
     async def serve(self, *, signals: bool = True) -> int:
         """After `start`: serve until SIGTERM or `leave`, then drain. Returns the exit status: 1 if the backend failed, else its rank's."""
@@ -135,13 +134,13 @@ class Service(Generic[B]):
         self._open.push_async_callback(asyncio.to_thread, exposed.close)  # a scrape that is served waits for this loop
 
     @asynccontextmanager
-    async def _membership(self) -> AsyncGenerator[Membership | None]:
+    async def _membership(self) -> AsyncGenerator[Memberships | None]:
         """The backend is a member of the cluster inside, if there is one to join."""
         settings = self._settings
         if self._join is None or not isinstance(settings, MemberSettings) or not settings.coordinator:
             yield None
             return
-        membership = self._join(self._backend, partial(dial, settings.coordinator, settings))
+        membership = self._join(self._backend, Coordinators(settings.coordinator, settings))
         joined = asyncio.create_task(membership.run())
         try:
             yield membership
@@ -149,12 +148,12 @@ class Service(Generic[B]):
             joined.cancel()
             await asyncio.wait({joined})
 
-    async def _drain(self, membership: Membership | None) -> None:
+    async def _drain(self, membership: Memberships | None) -> None:
         if membership is not None:
             membership.report_draining()
         await self._backend.drained()
 
-    def _status(self, membership: Membership | None) -> int:
+    def _status(self, membership: Memberships | None) -> int:
         """The exit status of one that has not failed."""
         status = self._environment.status(dismissed=membership is not None and membership.dismissed)
         if status:

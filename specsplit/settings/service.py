@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings import address
+from specsplit.settings.addresses import Addresses
 from specsplit.settings.transport import TransportSettings
 from specsplit.settings.units import Bytes, Count, Seconds
 from specsplit.values import TraceScope
@@ -126,7 +127,8 @@ class MemberSettings(ServiceSettings):
     """How a drafter or verifier joins a cluster."""
 
     coordinator: str = ""
-    """host:port of the coordinator to join. Empty: stand alone."""
+    """host:port of the coordinator to join; of several, which share the members, all with commas between, or dns:///name:port for every
+    address of a name, looked up again while it runs. Empty: stand alone."""
     member_id: str = Field(default="", max_length=MAX_NAME)
     """Name in the cluster, unique there. Empty: made of the service and its address."""
     advertise: str = ""
@@ -147,7 +149,7 @@ class MemberSettings(ServiceSettings):
     def _check_advertise(self) -> Self:
         host, _ = address.split("listen", self.listen)
         if self.coordinator:
-            address.check_dialable("coordinator", self.coordinator)
+            Addresses.read("coordinator", self.coordinator)
         if self.advertise:
             address.check_dialable("advertise", self.advertise)
         elif self.coordinator and address.is_wildcard(host):

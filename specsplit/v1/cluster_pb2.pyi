@@ -43,20 +43,22 @@ class RegisterReport(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., max_sessions: _Optional[int] = ..., controllers: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ..., build: _Optional[str] = ..., host: _Optional[_Union[_common_pb2.Host, _Mapping]] = ...) -> None: ...
 
 class HeartbeatReport(_message.Message):
-    __slots__ = ("load", "lost_drafters", "plan", "speculation", "prefixes", "weights_version")
+    __slots__ = ("load", "lost_drafters", "plan", "speculation", "prefixes", "weights_version", "coordinators")
     LOAD_FIELD_NUMBER: _ClassVar[int]
     LOST_DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     PREFIXES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    COORDINATORS_FIELD_NUMBER: _ClassVar[int]
     load: _common_pb2.Load
     lost_drafters: _containers.RepeatedScalarFieldContainer[str]
     plan: _common_pb2.Plan
     speculation: _common_pb2.SpeculationReport
     prefixes: _containers.RepeatedScalarFieldContainer[int]
     weights_version: int
-    def __init__(self, load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., lost_drafters: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ..., prefixes: _Optional[_Iterable[int]] = ..., weights_version: _Optional[int] = ...) -> None: ...
+    coordinators: int
+    def __init__(self, load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., lost_drafters: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ..., prefixes: _Optional[_Iterable[int]] = ..., weights_version: _Optional[int] = ..., coordinators: _Optional[int] = ...) -> None: ...
 
 class DrainingReport(_message.Message):
     __slots__ = ()
@@ -117,15 +119,19 @@ class DrainDirective(_message.Message):
     def __init__(self) -> None: ...
 
 class PlanDirective(_message.Message):
-    __slots__ = ("plan", "control")
+    __slots__ = ("plan", "control", "ordered_ms")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     CONTROL_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_MS_FIELD_NUMBER: _ClassVar[int]
     plan: _common_pb2.Plan
     control: _common_pb2.Control
-    def __init__(self, plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., control: _Optional[_Union[_common_pb2.Control, _Mapping]] = ...) -> None: ...
+    ordered_ms: int
+    def __init__(self, plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., control: _Optional[_Union[_common_pb2.Control, _Mapping]] = ..., ordered_ms: _Optional[int] = ...) -> None: ...
 
 class TracingDirective(_message.Message):
-    __slots__ = ("tracing",)
+    __slots__ = ("tracing", "ordered_ms")
     TRACING_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_MS_FIELD_NUMBER: _ClassVar[int]
     tracing: _common_pb2.TraceChanges
-    def __init__(self, tracing: _Optional[_Union[_common_pb2.TraceChanges, _Mapping]] = ...) -> None: ...
+    ordered_ms: int
+    def __init__(self, tracing: _Optional[_Union[_common_pb2.TraceChanges, _Mapping]] = ..., ordered_ms: _Optional[int] = ...) -> None: ...

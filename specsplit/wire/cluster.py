@@ -70,9 +70,12 @@ def directive_to_wire(directive: Directive) -> pb.JoinResponse:  # noqa: PLR0911
             return pb.JoinResponse(roster=pb.RosterDirective(drafters=drafters))
         case PlanOrder():
             control = speculation.control_to_wire(directive.control)
-            return pb.JoinResponse(plan=pb.PlanDirective(plan=common.plan_to_wire(directive.changes), control=control))
+            plan = common.plan_to_wire(directive.changes)
+            order = pb.PlanDirective(plan=plan, control=control, ordered_ms=directive.ordered_ms)
+            return pb.JoinResponse(plan=order)
         case TracingOrder():
-            return pb.JoinResponse(tracing=pb.TracingDirective(tracing=common.tracing_to_wire(directive.changes)))
+            tracing = common.tracing_to_wire(directive.changes)
+            return pb.JoinResponse(tracing=pb.TracingDirective(tracing=tracing, ordered_ms=directive.ordered_ms))
         case HandOver():
             return pb.JoinResponse(hand_over=_hand_over_to_wire(directive))
         case StartWave():
@@ -97,9 +100,9 @@ def directive_from_wire(message: pb.JoinResponse) -> Directive:  # noqa: PLR0911
             return Roster(tuple(verifier.endpoint_from_wire(drafter) for drafter in message.roster.drafters))
         case "plan":
             control = speculation.control_from_wire(message.plan.control)
-            return PlanOrder(common.plan_from_wire(message.plan.plan), control)
+            return PlanOrder(common.plan_from_wire(message.plan.plan), control, message.plan.ordered_ms)
         case "tracing":
-            return TracingOrder(common.tracing_from_wire(message.tracing.tracing))
+            return TracingOrder(common.tracing_from_wire(message.tracing.tracing), message.tracing.ordered_ms)
         case "hand_over":
             asked = message.hand_over
             target = verifier.endpoint_from_wire(asked.to)
@@ -166,6 +169,7 @@ def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:
         speculation=None if report.speculation is None else speculation.report_to_wire(report.speculation),
         prefixes=report.prefixes,
         weights_version=report.weights_version,
+        coordinators=report.coordinators,
     )
 
 
@@ -173,4 +177,5 @@ def _heartbeat_from_wire(message: pb.HeartbeatReport) -> Heartbeat:
     plan = common.plan_from_wire(message.plan).over(Plan()) if message.HasField("plan") else None
     report = speculation.report_from_wire(message.speculation) if message.HasField("speculation") else None
     lost, prefixes = tuple(message.lost_drafters), tuple(message.prefixes)
-    return Heartbeat(common.load_from_wire(message.load), lost, plan, report, prefixes, message.weights_version)
+    weights, coordinators = message.weights_version, message.coordinators
+    return Heartbeat(common.load_from_wire(message.load), lost, plan, report, prefixes, weights, coordinators)

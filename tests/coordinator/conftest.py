@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from specsplit.client import AsyncClient
 from specsplit.features import FeatureNeed
 from specsplit.generation.preparation import RandomSources
 from specsplit.membership import GroupRank, Register, Role
-from specsplit.rpc import dial
+from specsplit.rpc.coordinators import Coordinators
 from specsplit.rpc.edge import Edge
-from specsplit.rpc.member import Membership
+from specsplit.rpc.memberships import Memberships
 from specsplit.rpc.options import server_options
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.settings import CoordinatorSettings, TransportSettings
@@ -95,8 +94,8 @@ class Cluster:
     client: AsyncClient
     tokenizer: Tokenizer
     stack: AsyncExitStack
-    joined: dict[str, tuple[Membership, asyncio.Task[None]]] = field(
-        default_factory=dict[str, tuple[Membership, asyncio.Task[None]]]
+    joined: dict[str, tuple[Memberships, asyncio.Task[None]]] = field(
+        default_factory=dict[str, tuple[Memberships, asyncio.Task[None]]]
     )
     """Every member's own side of Join, by name; it leaves when the task is cancelled."""
 
@@ -137,9 +136,9 @@ class Cluster:
         speculation: Callable[[], SpeculationReport] | None = None,
     ) -> asyncio.Task[None]:
         """A member that reports until the test ends, or until the task is cancelled."""
-        dialled = partial(dial, self.coordinator.service.server.members_bound)
+        dialled = Coordinators(self.coordinator.service.server.members_bound)
         registers = Register(name, address, role, max_sessions, group=group)
-        membership = Membership(dialled, registers, load, speculation=speculation)
+        membership = Memberships(dialled, registers, load, speculation=speculation)
         task = asyncio.create_task(membership.run())
         self.joined[name] = membership, task
 

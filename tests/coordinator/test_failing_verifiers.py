@@ -13,9 +13,13 @@ import grpc
 import pytest
 from google.rpc import status_pb2  # pyright: ignore[reportMissingTypeStubs]
 
+from specsplit.clock import SystemClock
 from specsplit.errors import InvalidRequest, TargetFailed, Unavailable
 from specsplit.membership import GroupRank, Register
-from specsplit.rpc import VERIFIER_SERVICE, Membership, Server, dial
+from specsplit.rpc import VERIFIER_SERVICE, Server, dial
+from specsplit.rpc.heard import Callbacks, Heard
+from specsplit.rpc.member import Membership
+from specsplit.rpc.standing import Sources, Standing
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.values import (
@@ -356,7 +360,8 @@ async def test_a_verifier_that_does_not_know_this_coordinator_is_no_fault_of_the
 
 async def test_a_verifier_that_could_be_dialled_in_the_clear_alone_is_refused(cluster: Cluster) -> None:
     register = Register("far", "10.0.0.1:50051", ModelInfo("toy", cluster.tokenizer.vocabulary, 512, (0,)), 4)
-    member = Membership(partial(dial, cluster.address), register, Load)
+    standing = Standing(register, Sources(Load, None, None, tuple), None, SystemClock())
+    member = Membership(cluster.address, partial(dial, cluster.address), standing, Heard(Callbacks()), lambda: None)
     joining = asyncio.create_task(member._join_once())  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(InvalidRequest, match=r"register\.address: 10\.0\.0\.1:50051 is on another machine"):
         await joining

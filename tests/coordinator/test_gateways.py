@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from specsplit.cli.tokens import write
 from specsplit.errors import Cancelled, Exhausted, InvalidRequest, SpecsplitError, Unavailable
 from specsplit.identity import CallerRole
 from specsplit.observe.span_table import ENGINE_CALL, problems_of, row
-from specsplit.rpc import Phase, dial, wait_until_serving
+from specsplit.rpc import Coordinators, Phase, dial, wait_until_serving
 from specsplit.rpc.names import VLLM_ENGINE_SERVICE
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.settings import TransportSettings
@@ -208,7 +209,7 @@ async def test_nobody_aborts_the_request_of_another_client(
     client, member = CallerRole.CLIENT, CallerRole.MEMBER
     write(tmp_path, {"alice": client, "mallory": client, "member": member})
     as_member = TransportSettings(token_file=tmp_path / "members/member.token")
-    monkeypatch.setattr("tests.coordinator.conftest.dial", lambda address: dial(address, as_member))
+    monkeypatch.setattr("tests.coordinator.conftest.Coordinators", partial(Coordinators, settings=as_member))
     cluster = await start_cluster(tokens_file=tmp_path / "members/tokens.toml")
     verifier = await cluster.add_verifier(say((8,), then_wait=True))
     tokens = (tmp_path / "clients" / f"{name}.token" for name in ("alice", "mallory"))

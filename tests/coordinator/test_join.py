@@ -58,6 +58,11 @@ class Member:
         self._reports.put_nowait(report)
 
     async def hear(self) -> Directive:
+        """The next directive; when an order was given is left out."""
+        directive = await self.hear_whole()
+        return replace(directive, ordered_ms=0) if isinstance(directive, PlanOrder | TracingOrder) else directive
+
+    async def hear_whole(self) -> Directive:
         try:
             return directive_from_wire(await asyncio.wait_for(anext(self._directives), 5))
         except grpc.aio.AioRpcError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -72,13 +73,25 @@ def test_a_bad_change_changes_nothing_and_is_told_to_nobody() -> None:
     assert (orders.plan, orders.tracing, told) == (PlanChanges(), TraceChanges(), [])
 
 
-def test_what_changes_nothing_is_told_to_nobody() -> None:
-    orders, told = Orders(), list[str]()
+def test_who_only_looks_orders_nothing_and_what_is_ordered_again_is_told_again() -> None:
+    orders, told = Orders(lambda: 5.0), list[tuple[int, int]]()
     orders.change_plan(PlanChanges(topk=2), Control(max_draft_tokens=8))
-    orders.subscribe(lambda: told.append("told"))
+    orders.subscribe(lambda: told.append((orders.plan_ms, orders.tracing_ms)))
+    assert orders.change_plan(PlanChanges()) == orders.change_tracing(TraceChanges()) == {}
+    assert told == []
     assert orders.change_plan(PlanChanges(topk=2)) == orders.change_tracing(TraceChanges(), reset=True) == {}
     assert orders.change_plan(PlanChanges(), reset=True) == {"topk": (2, None), "max_draft_tokens": (8, None)}
-    assert told == ["told"]
+    assert told == [(5001, 0), (5001, 5000), (5002, 5000)], "each order is later than the one before it"
+
+
+async def test_members_are_told_when_an_order_was_given_and_that_none_was(cluster: Cluster, member: Member) -> None:
+    member.say(verifier(cluster))
+    told = [await member.hear_whole() for _ in range(4)]
+    assert told[2:] == [PlanOrder(), TracingOrder()]
+    before_ms = round(time.time() * 1000)
+    await cluster.client.set_plan(PlanChanges(topk=2))
+    order = await member.hear_whole()
+    assert isinstance(order, PlanOrder) and before_ms <= order.ordered_ms <= round(time.time() * 1000)
 
 
 def test_who_stops_watching_is_told_no_more() -> None:
@@ -186,7 +199,6 @@ async def test_without_changes_one_is_told_what_is_in_force_and_nobody_else_hear
     member.say(verifier(cluster))
     await member.hear_first(4)
     assert await cluster.client.set_plan() == PlanInForce(1, PlanChanges(wait_budget_us=7))
-    assert await cluster.client.set_plan(PlanChanges(wait_budget_us=7)) == PlanInForce(1, PlanChanges(wait_budget_us=7))
     assert await cluster.client.plan() == PlanInForce(1, PlanChanges(wait_budget_us=7))
     await cluster.client.set_plan(PlanChanges(topk=3))
     assert await member.hear() == PlanOrder(PlanChanges(topk=3, wait_budget_us=7))

@@ -22,7 +22,7 @@ from specsplit_coordinator.cluster.placement import (
 )
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.breaker import FIRST_COOL_DOWN_S, Breaker
-from specsplit_coordinator.members.member_state import MemberState
+from specsplit_coordinator.members.member_state import Latest, MemberState
 from specsplit_coordinator.members.registry import Registry
 
 TARGET = Vocabulary(50, "aa")
@@ -33,7 +33,7 @@ def verifier(
 ) -> MemberState:
     who = Register(name, "a:1", ModelInfo("toy", TARGET, 2048), 4)
     return MemberState(
-        who, 0.0, breaker or Breaker(ManualClock()), Heartbeat(Load(sessions=reported)), draining, running
+        who, 0.0, breaker or Breaker(ManualClock()), Latest(Heartbeat(Load(sessions=reported))), draining, running
     )
 
 
@@ -45,7 +45,7 @@ def drafter(
     draining: bool = False,
 ) -> MemberState:
     who = Register(name, "a:1", DrafterInfo(kind, "", vocabulary, 512), 4)
-    return MemberState(who, 0.0, Breaker(ManualClock()), Heartbeat(), draining, running)
+    return MemberState(who, 0.0, Breaker(ManualClock()), Latest(Heartbeat()), draining, running)
 
 
 NGRAM, STANDALONE, EAGLE3 = DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKind.EAGLE3
@@ -137,7 +137,7 @@ def test_a_wish_for_a_kind_gets_that_kind_however_busy_it_is(wish: DrafterKind) 
 
 def test_a_drafter_is_full_by_what_it_says_too_since_verifiers_replace_lost_ones_by_themselves() -> None:
     full, other = drafter("full", STANDALONE), drafter("other", NGRAM)
-    full.report = Heartbeat(Load(sessions=4))
+    full.latest = Latest(Heartbeat(Load(sessions=4)))
     assert not full.has_free_place and chosen([full, other]) == "other"
 
 
@@ -173,7 +173,7 @@ def holding(name: str, *, free: int, waiting: int = 0, running: int = 0, total: 
     """A verifier with pages of 16 tokens."""
     load = Load(running + waiting, waiting, free, total, page_size=16)
     member = verifier(name, running=running)
-    member.report = Heartbeat(load)
+    member.latest = Latest(Heartbeat(load))
     return member
 
 
@@ -188,7 +188,7 @@ def test_one_without_pages_is_not_chosen_over_one_that_has_them() -> None:
 
 def test_a_text_longer_than_the_pool_fits_where_a_session_holds_a_window_of_it() -> None:
     whole, windowed = holding("whole", free=40, total=40), holding("windowed", free=9, total=10, running=3)
-    windowed.report = Heartbeat(replace(windowed.load, kv_window=64))
+    windowed.latest = Latest(Heartbeat(replace(windowed.load, kv_window=64)))
     wanted = PlacementRequest(range(1000), 500, num_draft_tokens=40)
     assert (wanted.pages(whole.load), wanted.max_pages(whole.load, 8)) == (79, 97)
     assert (wanted.pages(windowed.load), wanted.max_pages(windowed.load, 8)) == (8, 8)
@@ -197,12 +197,12 @@ def test_a_text_longer_than_the_pool_fits_where_a_session_holds_a_window_of_it()
 
 def test_a_session_waits_for_window_pages_too_where_only_some_layers_have_a_window() -> None:
     mixed, wanted = holding("mixed", free=99), PlacementRequest([1] * 100, 60, 16)
-    mixed.report = Heartbeat(replace(mixed.load, layer_window=64, window_pages=40, free_window_pages=7))
+    mixed.latest = Latest(Heartbeat(replace(mixed.load, layer_window=64, window_pages=40, free_window_pages=7)))
     assert pages_held(160, 16, 16, 64) == wanted.window_pages(mixed.load) == 6
     assert pages_lacking(mixed, wanted) == 0
-    mixed.report = Heartbeat(replace(mixed.load, free_window_pages=4))
+    mixed.latest = Latest(Heartbeat(replace(mixed.load, free_window_pages=4)))
     assert pages_lacking(mixed, wanted) == 2
-    mixed.report = Heartbeat(replace(mixed.load, window_pages=5))
+    mixed.latest = Latest(Heartbeat(replace(mixed.load, window_pages=5)))
     assert pages_lacking(mixed, wanted) == 1, "it may take all that there are"
 
 
@@ -227,10 +227,12 @@ def test_a_session_must_fit_with_what_is_drafted_for_it_as_a_verifier_sees_it() 
     exact, larger = holding("exact", free=10, total=10), holding("larger", free=0, total=11)
     wanted = PlacementRequest(range(100), 60)
     assert choose_verifier([exact, larger], wanted) is exact, "nothing was said of drafts"
-    exact.report = replace(exact.report, plan=Plan(num_draft_tokens=8))
+    exact.latest = Latest(replace(exact.report, plan=Plan(num_draft_tokens=8)))
     assert choose_verifier([exact, larger], wanted) is larger
     assert choose_verifier([exact, larger], PlacementRequest(range(100), 60, 0)) is exact, "its request wants none"
-    exact.report = replace(exact.report, plan=Plan(num_draft_tokens=1), speculation=SpeculationReport("goodput", 32))
+    exact.latest = Latest(
+        replace(exact.report, plan=Plan(num_draft_tokens=1), speculation=SpeculationReport("goodput", 32))
+    )
     assert choose_verifier([exact, larger], wanted) is larger, "what a controller may come to is what counts"
 
 
@@ -257,7 +259,9 @@ def test_a_context_that_is_too_short_is_as_bad_as_a_pool_that_is_too_small() -> 
 
 def test_a_session_that_fits_but_for_drafts_that_a_controller_may_come_to_is_not_kept_waiting() -> None:
     exact, wanted = holding("exact", free=10, total=10), PlacementRequest(range(100), 52)
-    exact.report = replace(exact.report, plan=Plan(num_draft_tokens=8), speculation=SpeculationReport("goodput", 32))
+    exact.latest = Latest(
+        replace(exact.report, plan=Plan(num_draft_tokens=8), speculation=SpeculationReport("goodput", 32))
+    )
     assert choose_verifier([exact], wanted, patient=True) is exact
     with pytest.raises(Unavailable, match="can hold this session"):
         choose_verifier([exact], PlacementRequest(range(100), 53), patient=True)
@@ -283,7 +287,7 @@ def test_who_lost_a_verifier_is_told_if_all_have_just_failed() -> None:
 def test_of_pages_whose_size_a_verifier_has_not_said_none_are_known() -> None:
     text, untold, knows = range(100), verifier("untold"), holding("knows", free=99)
     for member in (untold, knows):
-        member.report = replace(member.report, prefixes=first_marks(text, 16))
+        member.latest = Latest(replace(member.report, prefixes=first_marks(text, 16)))
     assert untold.load.page_size == 0 == pages_known(untold, PlacementRequest(text))
     assert choose_verifier([untold, knows], PlacementRequest(text)) is knows
 
@@ -291,9 +295,9 @@ def test_of_pages_whose_size_a_verifier_has_not_said_none_are_known() -> None:
 def test_then_the_shortest_queue_then_the_beginning_of_the_text_then_load() -> None:
     text = range(100)
     knows, queues, idle = holding("a", free=99, running=1), holding("b", free=99, waiting=1), holding("c", free=99)
-    queues.report = replace(queues.report, prefixes=first_marks(text, 16))
+    queues.latest = Latest(replace(queues.report, prefixes=first_marks(text, 16)))
     assert choose_verifier([knows, queues, idle], PlacementRequest(text)) is idle
-    knows.report = replace(knows.report, prefixes=first_marks(text, 16)[:2])
+    knows.latest = Latest(replace(knows.report, prefixes=first_marks(text, 16)[:2]))
     assert pages_known(knows, PlacementRequest(text)) == 2
     assert choose_verifier([knows, queues, idle], PlacementRequest(text)) is knows
     assert choose_verifier([knows, queues, idle], PlacementRequest(range(1, 100))) is idle

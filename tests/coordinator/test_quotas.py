@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from specsplit.clock import ManualClock
 from specsplit.errors import Exhausted, InvalidRequest
 from specsplit.identity import CallerRole
 from specsplit.observe.metric_table import CLIENT_REQUESTS, CLIENT_TOKENS
-from specsplit.rpc import dial
+from specsplit.rpc import Coordinators
 from specsplit.settings import TransportSettings
 from specsplit_coordinator.requests.fair_queue import QueueOwner
 from specsplit_coordinator.requests.quotas import Quota, Quotas
@@ -131,7 +132,7 @@ async def known(start_cluster: StartCluster, tmp_path: Path, say: Say, monkeypat
     client, member = CallerRole.CLIENT, CallerRole.MEMBER
     write(tmp_path, {"alice": client, "flood": client, "member": member})
     as_member = TransportSettings(token_file=tmp_path / "members/member.token")
-    monkeypatch.setattr("tests.coordinator.conftest.dial", lambda address: dial(address, as_member))
+    monkeypatch.setattr("tests.coordinator.conftest.Coordinators", partial(Coordinators, settings=as_member))
     async with AsyncExitStack() as stack:
 
         async def start(then_wait: bool = True, **settings: Any) -> Known:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import grpc
@@ -33,7 +32,7 @@ from specsplit.membership import (
 )
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.rank import Rank
-from specsplit.rpc import CLUSTER_SERVICE, Context, Membership, Server, dial, member_id_of
+from specsplit.rpc import CLUSTER_SERVICE, Context, Coordinators, Memberships, Server, member_id_of
 from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
 from specsplit.values import Adaptive, Control, DrafterInfo, DrafterKind, Endpoint, Load, PlanChanges, TraceChanges
@@ -108,15 +107,15 @@ async def coordinating(script: Script) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def joined(script: Script, ear: Ear | None = None, rank: Rank | None = None) -> AsyncIterator[Membership]:
+async def joined(script: Script, ear: Ear | None = None, rank: Rank | None = None) -> AsyncIterator[Memberships]:
     async with coordinating(script) as address, joined_at(address, ear or Ear(), rank) as member:
         yield member
 
 
 @asynccontextmanager
-async def joined_at(address: str, ear: Ear, rank: Rank | None) -> AsyncIterator[Membership]:
-    member = Membership(
-        partial(dial, address),
+async def joined_at(address: str, ear: Ear, rank: Rank | None) -> AsyncIterator[Memberships]:
+    member = Memberships(
+        Coordinators(address),
         REGISTER,
         lambda: Load(sessions=3),
         on_roster=ear.heard.put_nowait,
@@ -143,7 +142,7 @@ async def test_a_member_registers_first_and_then_reports_its_load_again_and_agai
         assert member.joined
         assert await script.next_report() == REGISTER
         for _ in range(3):
-            assert await script.next_report() == Heartbeat(Load(sessions=3))
+            assert await script.next_report() == Heartbeat(Load(sessions=3), coordinators=1)
 
 
 async def test_directives_reach_the_member() -> None:
@@ -177,7 +176,7 @@ async def test_a_rank_says_where_it_stands_and_may_leave_once_the_coordinator_kn
 async def test_a_rank_that_has_no_coordinator_may_leave() -> None:
     lockstep, _ = await asyncio.gather(*(asyncio.to_thread(Lockstep, mesh, SystemClock(), 7) for mesh in mesh_of(2)))
     rank = Rank(lockstep, SystemClock())
-    member = Membership(partial(dial, "127.0.0.1:9"), REGISTER, Load, rank=rank)
+    member = Memberships(Coordinators("127.0.0.1:9"), REGISTER, Load, rank=rank)
     assert rank.may_leave and not member.dismissed
 
 
@@ -188,7 +187,7 @@ async def test_a_member_that_has_no_use_for_an_order_passes_it_by() -> None:
     server = make_coordinator(script)
     address = await server.start()
     server.ready()
-    running = asyncio.create_task(Membership(partial(dial, address), REGISTER, Load).run())
+    running = asyncio.create_task(Memberships(Coordinators(address), REGISTER, Load).run())
     for _ in range(2):  # it comes back after the stream has ended, so it has heard everything
         await script.next_report(lambda report: isinstance(report, Register))
     assert not running.done()
@@ -205,8 +204,8 @@ async def test_a_lost_drafter_is_reported_once() -> None:
         heartbeat = await script.next_report(
             lambda report: isinstance(report, Heartbeat) and bool(report.lost_drafters)
         )
-        assert heartbeat == Heartbeat(Load(sessions=3), ("drafter-9",))
-        assert await script.next_report() == Heartbeat(Load(sessions=3))
+        assert heartbeat == Heartbeat(Load(sessions=3), ("drafter-9",), coordinators=1)
+        assert await script.next_report() == Heartbeat(Load(sessions=3), coordinators=1)
 
 
 async def test_a_draining_member_says_so_and_goes_on_reporting() -> None:
@@ -279,7 +278,7 @@ async def test_a_member_passes_over_a_directive_that_its_version_does_not_know(
 
 
 async def test_a_member_waits_for_a_coordinator_that_is_not_there() -> None:
-    member = Membership(partial(dial, "127.0.0.1:1"), REGISTER, Load)
+    member = Memberships(Coordinators("127.0.0.1:1"), REGISTER, Load)
     running = asyncio.create_task(member.run())
     await asyncio.sleep(0.3)
     assert not running.done()
@@ -320,7 +319,7 @@ async def test_a_member_that_is_sent_what_is_no_directive_says_so_once_and_comes
     server.add_generic_rpc_handlers((script.handler(),))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    running = asyncio.create_task(Membership(partial(dial, address), REGISTER, Load).run())
+    running = asyncio.create_task(Memberships(Coordinators(address), REGISTER, Load).run())
     for _ in range(2):
         await script.next_report(lambda report: isinstance(report, Register))
     await script.next_report(lambda report: isinstance(report, Heartbeat))
@@ -354,7 +353,7 @@ async def test_a_bug_of_a_members_own_is_logged_and_does_not_end_its_membership(
     address = await server.start()
     server.ready()
     script.directives.put_nowait(ROSTER)
-    running = asyncio.create_task(Membership(partial(dial, address), REGISTER, load, on_roster=on_roster).run())
+    running = asyncio.create_task(Memberships(Coordinators(address), REGISTER, load, on_roster=on_roster).run())
     for _ in range(2):
         await script.next_report(lambda report: isinstance(report, Register))
     await script.next_report(lambda report: isinstance(report, Heartbeat))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import grpc
@@ -15,8 +14,8 @@ from specsplit.cli.tokens import write
 from specsplit.client import AsyncClient
 from specsplit.identity import CallerRole, digest
 from specsplit.membership import Register
-from specsplit.rpc import dial
-from specsplit.rpc.member import Membership
+from specsplit.rpc.coordinators import Coordinators
+from specsplit.rpc.memberships import Memberships
 from specsplit.settings import TransportSettings
 from specsplit.v1 import drafter_pb2, drafter_pb2_grpc
 from specsplit.values import DrafterInfo, DrafterKind, Load
@@ -82,7 +81,7 @@ async def cluster(
 
         coordinator = await child("coordinator")
         info = DrafterInfo(DrafterKind.NGRAM, "", None, 4096)
-        membership = Membership(partial(dial, coordinator, shown), Register("d1", drafter.address, info, 64), Load)
+        membership = Memberships(Coordinators(coordinator, shown), Register("d1", drafter.address, info, 64), Load)
         joined = asyncio.create_task(membership.run())
         stack.callback(joined.cancel)
         await asyncio.wait_for(membership.wait_joined(), 60)

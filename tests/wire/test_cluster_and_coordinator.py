@@ -106,6 +106,8 @@ heartbeats = st.builds(
     st.none() | plans,
     st.none() | speculation_reports,
     st.lists(st.integers(0, 2**64 - 1), max_size=3).map(tuple),
+    U32,
+    U32,
 )
 reports = registers | ranks | heartbeats | waves | st.just(membership.Draining())
 plan_changes = st.builds(
@@ -122,9 +124,9 @@ trace_changes = st.builds(TraceChanges, st.none() | st.integers(0, 3), st.none()
 directives = (
     st.builds(membership.Registered, st.integers(1, 2**32 - 1))
     | st.builds(membership.Roster, st.lists(endpoints, max_size=3).map(tuple))
-    | st.builds(membership.PlanOrder, plan_changes, controls)
+    | st.builds(membership.PlanOrder, plan_changes, controls, U64)
     | st.builds(membership.HandOver, NAME, endpoints, st.integers(1, 2**32 - 1), st.booleans(), st.booleans())
-    | st.builds(membership.TracingOrder, trace_changes)
+    | st.builds(membership.TracingOrder, trace_changes, U64)
     | st.builds(membership.StartWave, WAVE.map(lambda number: max(1, number)))
     | st.just(membership.Drain())
 )

@@ -95,8 +95,8 @@ class JoinStream:
             yield Drain()  # also to the rank that began it, which waits for this before it leaves
         if isinstance(self._member.who.role, ModelInfo):
             yield self._rosters.latest(self._member)
-            yield PlanOrder(self._orders.plan, self._control())
-        yield TracingOrder(self._orders.tracing)
+            yield PlanOrder(self._orders.plan, self._control(), self._orders.plan_ms)
+        yield TracingOrder(self._orders.tracing, self._orders.tracing_ms)
 
     def _control(self) -> Control:
         """The controller to tell the member of; a verifier of an older build that does not have it keeps its own."""

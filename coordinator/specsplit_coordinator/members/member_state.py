@@ -41,6 +41,15 @@ class Absence:
     """False: a verifier that may come back to its sessions."""
 
 
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The member's latest heartbeat."""
+
+    report: Heartbeat = field(default_factory=Heartbeat)
+    elsewhere: int = 0
+    """Sessions in it that other coordinators have placed; 0 if there are none to do so."""
+
+
 @dataclass(eq=False)
 class MemberState:
     """One live member. `running` is the coordinator's own count of sessions placed on it; it is ahead of what the member reports."""
@@ -48,8 +57,7 @@ class MemberState:
     who: Register
     last_seen_at: float
     breaker: Breaker
-    report: Heartbeat = field(default_factory=Heartbeat)
-    """The member's latest heartbeat."""
+    latest: Latest = field(default_factory=Latest)
     draining: bool = False
     running: int = 0
     absence: Absence | None = None
@@ -64,6 +72,16 @@ class MemberState:
     """Hand-overs of sessions to other drafters that this verifier has not been told of yet."""
     group: Group | None = None
     """The group that the member is a rank of; None: it is alone."""
+
+    @property
+    def report(self) -> Heartbeat:
+        """The member's latest heartbeat."""
+        return self.latest.report
+
+    @property
+    def elsewhere(self) -> int:
+        """Sessions that other coordinators have placed on it, as of its latest report."""
+        return self.latest.elsewhere
 
     @property
     def prefixes(self) -> tuple[int, ...]:
@@ -130,7 +148,8 @@ class MemberState:
 
         The sessions that it does not count are those placed last, while it was on its way.
         """
-        self.report = report
+        others = max(0, report.load.sessions - self.running) if report.coordinators > 1 else 0
+        self.latest = Latest(report, others)
         if self.reserved:
             counted = len(self.reserved) - max(0, self.running - report.load.sessions)
             del self.reserved[: max(0, counted)]
@@ -146,8 +165,8 @@ class MemberState:
 
     @property
     def sessions(self) -> int:
-        """Sessions on the member: its own count or the coordinator's, whichever is higher."""
-        return max(self.running, self.load.sessions)
+        """Sessions on the member: its own count, or those placed from here and by other coordinators, whichever is higher."""
+        return max(self.running + self.elsewhere, self.load.sessions)
 
     @property
     def busy(self) -> float:
@@ -180,10 +199,16 @@ class MemberState:
     def free_places(self) -> int:
         """Sessions that may still be placed on the member.
 
-        A drafter's own count matters too, since verifiers give it sessions after a loss without asking.
+        A drafter's own count matters too, since verifiers give it sessions after a loss without asking. Of a verifier that several
+        coordinators share, each may always have its part of the places, whatever the others have taken: beyond max_sessions the verifier
+        lets sessions wait, in order of arrival, so none of the coordinators keeps the others out.
         """
-        taken = self.running if self.is_verifier else self.sessions
-        return 0 if self.closed_because else max(0, self.who.max_sessions - taken)
+        if self.closed_because:
+            return 0
+        if not self.is_verifier:
+            return max(0, self.who.max_sessions - self.sessions)
+        part = max(1, self.who.max_sessions // max(1, self.report.coordinators))
+        return max(0, self.who.max_sessions - self.running - self.elsewhere, part - self.running)
 
     @property
     def has_free_place(self) -> bool:

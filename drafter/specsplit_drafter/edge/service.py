@@ -22,7 +22,7 @@ from specsplit.model_thread import ModelThread
 from specsplit.ranks.environment import ALONE, RankEnvironment
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.mesh import Mesh
-from specsplit.rpc import DRAFTER_SERVICE, Dialled, Membership, Server, Service, registration, run_service
+from specsplit.rpc import DRAFTER_SERVICE, Coordinators, Memberships, Server, Service, registration, run_service
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.values import DrafterKind
@@ -66,10 +66,10 @@ def service_of(settings: DrafterSettings, environment: RankEnvironment = ALONE) 
     return Service(settings, server, telemetry.metrics, load, partial(_member, settings, server), environment)
 
 
-def _member(settings: DrafterSettings, server: Server, drafter: Drafter, dialled: Dialled) -> Membership:
+def _member(settings: DrafterSettings, server: Server, drafter: Drafter, coordinators: Coordinators) -> Memberships:
     """Build the drafter's membership of a cluster."""
-    return Membership(
-        dialled,
+    return Memberships(
+        coordinators,
         registration(settings, "drafter", server, drafter.engine.info),
         drafter.engine.load,
         rank=drafter.engine.rank,

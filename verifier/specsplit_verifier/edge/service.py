@@ -31,8 +31,8 @@ from specsplit.ranks.lockstep import Lockstep
 from specsplit.rpc import (
     VERIFIER_SERVICE,
     VLLM_ENGINE_SERVICE,
-    Dialled,
-    Membership,
+    Coordinators,
+    Memberships,
     Server,
     Service,
     registration,
@@ -215,13 +215,13 @@ class _Member:
         settings: VerifierSettings,
         server: Server,
         verifier: Verifier,
-        dialled: Dialled,
+        coordinators: Coordinators,
         clock: Clock,
     ) -> None:
         self._verifier = verifier
         self._reporter = Reporter(settings.plan, verifier.engine.statistics, lambda: verifier.control, clock)
-        self.membership = Membership(
-            dialled,
+        self.membership = Memberships(
+            coordinators,
             registration(settings, "verifier", server, verifier.info),
             verifier.load,
             plan=lambda: verifier.plan,

@@ -1,0 +1,146 @@
+"""Two coordinators and the same members: each serves the whole cluster, and neither needs the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from specsplit.cli.drawn_port import DrawnPort
+from specsplit.cli.local import Child, LocalCluster
+from specsplit.client import Client
+from specsplit.requests import Delta, Done, GenerateEvent
+from specsplit.values import PlanChanges
+from tests.support.torchrun import forked_torchrun
+from tests.system.conftest import SERIAL, as_soon_as, empty, eventually
+
+POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
+PACED = {"paced_step_base_ms": 20.0}
+PROMPT, TOKENS = "def mean(values):\n", 60
+
+
+@dataclass
+class Replicas:
+    """Two coordinators, and a verifier and a drafter of both; a client of each."""
+
+    cluster: LocalCluster
+    other: Child
+    clients: tuple[Client, Client]
+
+    @property
+    def addresses(self) -> str:
+        return f"{self.cluster.address},{self.other.address}"
+
+
+@contextmanager
+def replicas(drafters: Iterable[str] = ("ngram",), verifiers: int = 1) -> Iterator[Replicas]:
+    with closing(DrawnPort("127.0.0.1:0")) as first, closing(DrawnPort("127.0.0.1:0")) as second:
+        members = {"coordinator": f"{first.listen},{second.listen}"}
+        with coordinator({"listen": second.listen}) as other:
+            whole = LocalCluster(
+                POCKET,
+                drafters=[*drafters],
+                verifiers=verifiers,
+                listen=first.listen,
+                coordinator={"failover_s": 120},
+                verifier=PACED | members,
+                drafter=members,
+            )
+            with whole as cluster, Client(cluster.address) as here, Client(second.listen) as there:
+                as_soon_as(lambda: len(there.cluster().members) == len(here.cluster().members))
+                yield Replicas(cluster, other, (here, there))
+
+
+@contextmanager
+def coordinator(options: Mapping[str, object]) -> Iterator[Child]:
+    child = Child("coordinator-2", "coordinator", {"model": POCKET, "failover_s": 120, **options}, None)
+    try:
+        child.wait_listening(60)
+        yield child
+    finally:
+        child.kill()
+
+
+def tokens_of(events: Iterable[GenerateEvent]) -> tuple[int, ...]:
+    return tuple(token for event in events if isinstance(event, Delta) for token in event.tokens)
+
+
+@pytest.mark.timeout(300)
+def test_sessions_of_two_coordinators_run_on_one_verifier_and_one_drafter_and_one_killed_harms_none_of_the_other() -> (
+    None
+):
+    with replicas() as both:
+        here, there = both.clients
+        asked = {"max_tokens": TOKENS, "temperature": 0.9, "seed": 7, "plan": SERIAL}
+        alone = here.generate(PROMPT, **asked)
+        ours, theirs = here.stream(PROMPT, **asked), there.stream(PROMPT, **asked)
+        begun = [next(ours), next(theirs)]
+        as_soon_as(lambda: there.cluster().members[0].load.sessions == 2)
+        assert [client.cluster().running for client in both.clients] == [1, 1], "each counts its own"
+        both.cluster.coordinator.kill()
+        *rest, done = theirs
+        assert tokens_of([begun[1], *rest]) == alone.tokens
+        assert isinstance(done, Done) and done.drafter == alone.done.drafter != ""
+        assert done.speculation.accepted > 0
+        assert there.cluster().failovers == 0
+        assert there.generate(PROMPT, **asked).tokens == alone.tokens
+        both.cluster.revive(both.cluster.coordinator).wait_listening(60)
+        with both.cluster.client() as again:
+            eventually(lambda: len((now := again.cluster()).members) == 2 and empty(now))
+            assert again.generate(PROMPT, **asked).tokens == alone.tokens
+
+
+@pytest.mark.timeout(300)
+def test_the_latest_order_holds_whichever_coordinator_was_told_and_is_over_with_it() -> None:
+    with replicas(drafters=()) as both:
+        here, there = both.clients
+
+        def steps_are(number: int) -> bool:
+            plans = [client.cluster().members[0].plan for client in both.clients]
+            return all(plan is not None and plan.num_steps == number for plan in plans)
+
+        here.set_plan(PlanChanges(num_steps=1))
+        as_soon_as(lambda: steps_are(1))
+        there.set_plan(PlanChanges(num_steps=2))
+        as_soon_as(lambda: steps_are(2))
+        here.set_plan(PlanChanges(num_steps=1))
+        as_soon_as(lambda: steps_are(1))
+        both.cluster.coordinator.kill()
+        both.cluster.revive(both.cluster.coordinator).wait_listening(60)
+        as_soon_as(lambda: there.cluster().members[0].plan is not None)
+
+        def second_holds() -> bool:
+            plan = there.cluster().members[0].plan
+            return plan is not None and plan.num_steps == 2
+
+        as_soon_as(second_holds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_ranks_are_woken_by_either_coordinator_and_go_on_when_one_is_killed(tmp_path: Path) -> None:
+    with coordinator({"listen": "127.0.0.1:0"}) as first, coordinator({"listen": "127.0.0.1:0"}) as second:
+        where = f"{first.address},{second.address}"
+        serve = ["verifier", "--model", POCKET, "--dp-size", 2, "--rank-timeout-s", 20, "--coordinator", where]
+        with (
+            forked_torchrun(2, *serve, log=tmp_path / "ranks.log"),
+            Client(first.address) as here,
+            Client(second.address) as there,
+        ):
+            for client in (here, there):
+                as_soon_as(lambda client=client: len(client.cluster().members) == 2, within_s=150)
+            asked = {"max_tokens": TOKENS, "ignore_eos": True}
+            alone = here.generate(PROMPT, **asked).tokens
+            for turn in range(4):  # they park in between, so that each wakes them
+                client = (here, there)[turn % 2]
+                as_soon_as(lambda: all(each.wave is not None and each.wave.parked for each in there.cluster().members))
+                assert client.generate(PROMPT, **asked).tokens == alone
+            ours, theirs = here.stream(PROMPT, **asked), there.stream(PROMPT, **asked)
+            begun = [next(ours), next(theirs)]
+            first.kill()
+            assert tokens_of([begun[1], *theirs]) == alone
+            as_soon_as(lambda: all(each.wave is not None and each.wave.parked for each in there.cluster().members))
+            assert there.generate(PROMPT, **asked).tokens == alone
