@@ -13,6 +13,7 @@ from specsplit.values import (
     FinishReason,
     NoDrafts,
     PlanChanges,
+    PromptLogprobs,
     Sampling,
     SpeculationStatistics,
     Stopping,
@@ -92,9 +93,14 @@ class GenerateRequest:
     """True: a stop string that ends the output is part of its text."""
     constraint: Constraint | None = None
     """What the output is held to; None: nothing."""
+    prompt_logprobs: int | None = None
+    """Likeliest tokens to tell beside each token of the prompt but the first, with their log-probabilities and its own, given the tokens
+    before it: of the target's own logits, before temperature, bias, penalties and filters. They come before the first token of choice 0,
+    once for all choices, and none with `resume_from`. None: nothing is told of the prompt."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
+        check_logprobs(self.prompt_logprobs, "prompt_logprobs")
         check_stream_interval(self.stream_interval)
         check_name("request_id", self.request_id)
         check_name("drafter", self.drafter or "")
@@ -135,6 +141,8 @@ class Delta:
     """One for each of the tokens, if the request asked for them."""
     index: int = 0
     """Which choice it is of."""
+    prompt: PromptLogprobs | None = None
+    """More of the prompt, in order and without a gap; such a delta has neither text nor tokens. None: nothing of that."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from specsplit.values import (
     NoDrafts,
     Plan,
     PlanChanges,
+    PromptLogprobs,
     Sampling,
     SpeculationStatistics,
     Stopping,
@@ -49,6 +50,8 @@ class DecodeRequest:
     """Tokens that are sent at once, at least; the first are sent as they come."""
     constraint: Constraint | None = None
     """What the output is held to; None: nothing."""
+    prompt_logprobs: int | None = None
+    """Likeliest tokens wanted beside each token of the prompt but the first, as in `GenerateRequest`."""
     session: int = 0
     """The number that the verifier has given the session. This and the next two are not part of the message."""
     traceparent: str = ""
@@ -58,6 +61,7 @@ class DecodeRequest:
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
+        check_logprobs(self.prompt_logprobs, "prompt_logprobs")
         check_stream_interval(self.stream_interval)
         if self.committed and self.committed >= len(self.tokens):
             raise InvalidRequest(
@@ -113,8 +117,9 @@ class Preempted:
     """The session gave its KV pages back, and waits for others to be computed again, unless its caller has it decoded elsewhere."""
 
 
-DecodeEvent = Tokens | Preempted | Finished
-"""What a session gets: any number of Tokens, Preempted among them, then Finished."""
+DecodeEvent = PromptLogprobs | Tokens | Preempted | Finished
+"""What a session gets: PromptLogprobs of its whole prompt if it asked for them, any number of Tokens, Preempted among all of these, then
+Finished."""
 
 
 @dataclass(frozen=True, slots=True)

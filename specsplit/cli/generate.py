@@ -31,12 +31,20 @@ def generate(
     timeout_s: options.TimeoutOption = None,
     n: options.ChoicesOption = 1,
     logprobs: options.LogprobsOption = None,
+    prompt_logprobs: options.PromptLogprobsOption = None,
     as_json: options.JsonOption = False,
     address: AddressOption = ADDRESS,
     transport: TransportSettings,
 ) -> None:
     """Continue a text. Accepted drafts and the target's own tokens are coloured apart."""
-    request = replace(request, prompt=_prompt(prompt, chat), n=n, logprobs=logprobs, resume_from=tokens_of(resume_from))
+    request = replace(
+        request,
+        prompt=_prompt(prompt, chat),
+        n=n,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        resume_from=tokens_of(resume_from),
+    )
     gatherer = Gatherer(n)
     try:
         with Client(address, transport) as client:
@@ -68,7 +76,9 @@ def run(
 
 
 def _sum_up(result: Result, *, logprobs: bool) -> None:
-    """Print what is to be said below the text of each choice."""
+    """Print what is to be said of the prompt, and below the text of each choice."""
+    if result.prompt_logprobs:
+        show(result.prompt_logprobs, "prompt")
     for choice in result.choices:
         if logprobs:
             show(choice.logprobs)
@@ -78,6 +88,8 @@ def _sum_up(result: Result, *, logprobs: bool) -> None:
 def as_object(result: Result, earlier: Sequence[int] = ()) -> dict[str, object]:
     """Make the object that --json prints; of an answer that goes on behind `earlier` tokens, all of them are its resume_from."""
     made = _choice_object(result)
+    if result.prompt_logprobs:
+        made["prompt_logprobs"] = as_objects(result.prompt_logprobs)
     if earlier:
         made["resume_from"] = [*earlier, *result.tokens]
     return made | {"choices": [_choice_object(choice) for choice in result.choices]} if result.others else made

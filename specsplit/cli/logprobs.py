@@ -11,15 +11,15 @@ from specsplit.cli.screen import WIDE, Screen
 from specsplit.values import TokenLogprob
 
 
-def show(logprobs: Sequence[TokenLogprob]) -> None:
-    """Print the table."""
-    Screen(width=WIDE).print("", table(logprobs), sep="\n")
+def show(logprobs: Sequence[TokenLogprob], of: str = "token") -> None:
+    """Print the table. `of`: what the tokens are, for its head."""
+    Screen(width=WIDE).print("", table(logprobs, of), sep="\n")
 
 
-def table(logprobs: Sequence[TokenLogprob]) -> Table:
+def table(logprobs: Sequence[TokenLogprob], of: str = "token") -> Table:
     """A line for every token: its own log-probability, and the likeliest tokens in its place with theirs."""
     made = Table(box=None, pad_edge=False)
-    made.add_column("token")
+    made.add_column(of)
     made.add_column("logprob", justify="right")
     made.add_column("likeliest")
     for each in logprobs:

@@ -95,6 +95,10 @@ LogprobsOption: TypeAlias = Annotated[
     int | None,
     _option("--logprobs", "Print the log-probability of every token, and of so many likeliest ones, at most 20."),
 ]
+PromptLogprobsOption: TypeAlias = Annotated[
+    int | None,
+    _option("--prompt-logprobs", "The same for every token of the prompt but the first, given those before it."),
+]
 JsonOption: TypeAlias = Annotated[bool, _option("--json", "Print one JSON object at the end, and nothing else.")]
 
 _REQUEST: Mapping[str, tuple[Any, Any]] = MappingProxyType(

@@ -70,6 +70,9 @@ class Options(TypedDict, total=False):
     """Completions of the prompt, the choices, 1 (the default) to 16; each has a seed of its own, that of choice 0 is the request's."""
     logprobs: int | None
     """Likeliest tokens to tell beside each one, with their log-probabilities and its own, 0 to 20; None: no log-probabilities at all."""
+    prompt_logprobs: int | None
+    """Likeliest tokens to tell beside each token of the prompt but the first, with their log-probabilities and its own, 0 to 20; None: no
+    log-probabilities of the prompt. They come once, before choice 0 begins, and not again with `resume_from`."""
     resume_from: Sequence[int]
     """Tokens of the answer that are here already, from the front, of the same request with the same seed: only the rest comes.
 
@@ -132,6 +135,7 @@ def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequ
         stream_interval=options.get("stream_interval", 1),
         include_stop_str_in_output=options.get("include_stop_str_in_output", False),
         constraint=_constraint(options),
+        prompt_logprobs=options.get("prompt_logprobs"),
     )
 
 
@@ -256,6 +260,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType
         "priority": (_is_integer, "an integer"),
         "stream_interval": (_is_integer, "an integer"),
         "logprobs": (_or_none(_is_integer), "an integer or None"),
+        "prompt_logprobs": (_or_none(_is_integer), "an integer or None"),
         "resume_from": (_is_integers, "integers"),
         "request_id": (_is_text, "a text"),
     }

@@ -18,6 +18,8 @@ class Result:
     done: Done
     logprobs: tuple[TokenLogprob, ...] = ()
     """One for each of the tokens, if the request asked for them."""
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each token of the prompt but the first, if the request asked for them; the same for all choices."""
     others: tuple[Result, ...] = ()
     """The results of the choices from 1 on; choice 0 has them."""
 
@@ -69,7 +71,8 @@ class Gatherer:
 
     def result(self) -> Result:
         """Return the whole result. Raises Unavailable if the stream ended early."""
-        first, *others = [choice.result() for choice in self._choices]
+        told = self._choices[0].prompt_logprobs
+        first, *others = [replace(choice.result(), prompt_logprobs=told) for choice in self._choices]
         return replace(first, others=tuple(others))
 
 
@@ -89,6 +92,10 @@ class _Choice:
     @property
     def text(self) -> str:
         return "".join(delta.text for delta in self._deltas)
+
+    @property
+    def prompt_logprobs(self) -> tuple[TokenLogprob, ...]:
+        return tuple(each for delta in self._deltas if delta.prompt is not None for each in delta.prompt.logprobs)
 
     def result(self) -> Result:
         if self._done is None:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from specsplit.errors import InvalidRequest
 from specsplit.generation.output import Output
+from specsplit.generation.told_prompt import ToldPrompt
 from specsplit.requests import Delta
 from specsplit.sessions import Finished, Tokens
-from specsplit.values import FinishReason, NoDrafts, SpeculationStatistics
+from specsplit.values import FinishReason, NoDrafts, PromptLogprobs, SpeculationStatistics
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,15 @@ class End:
 class Answer:
     """One choice, from its first token to its end."""
 
-    def __init__(self, output: Output, most: int, earlier: Sequence[int] = ()) -> None:
+    def __init__(self, output: Output, most: int, earlier: Sequence[int] = (), *, prompt: int = 0) -> None:
         """`most`: tokens that it can have. `earlier`: those that the caller has already; they are not told again.
+        `prompt`: tokens of the prompt whose log-probabilities are told before it, all or 0.
 
         Raises InvalidRequest for more of those than there can be.
         """
         self._output = output
         self._most = most
+        self._prompt = ToldPrompt(prompt)
         self.speculation = SpeculationStatistics()
         """Sums over all verifiers that it had."""
         self._parts = SpeculationStatistics()
@@ -77,12 +80,23 @@ class Answer:
         """True if it cannot have one more token."""
         return len(self.tokens) >= self._most
 
+    @property
+    def lacks_prompt(self) -> bool:
+        """True if log-probabilities of its prompt are still to come."""
+        return self._prompt.lacking
+
+    def read(self, prompt: PromptLogprobs) -> tuple[Delta, ...]:
+        """Take in log-probabilities of its prompt: what to stream. Raises Incompatible if they are not those that come next."""
+        new = self._prompt.take(prompt)
+        return () if new is None else (self._output.read(new),)
+
     def summed(self, event: Tokens | Finished) -> Tokens | Finished:
         """The event with the sums of all verifiers that it had."""
         return replace(event, speculation=SpeculationStatistics.sum([self._parts, event.speculation]))
 
     def feed(self, event: Tokens | Finished) -> tuple[Delta, ...]:
-        """Take in a summed event: what to stream."""
+        """Take in a summed event: what to stream. Raises Incompatible if some of its prompt should have come before."""
+        self._prompt.check_whole()
         self.speculation = event.speculation
         if isinstance(event, Tokens):
             if event.no_drafts is not None:

@@ -37,8 +37,16 @@ class EngineRequest:
         )
 
     def choice(self, index: int) -> EngineRequest:
-        """Return the request as one of its choices is decoded: with the seed of that choice."""
-        return replace(self, sampling=replace(self.sampling, seed=choice_seed(self.sampling.seed, index)))
+        """Return the request as one of its choices is decoded: with the seed of that choice, and the prompt told with choice 0 alone."""
+        request = replace(self.request, prompt_logprobs=None) if index else self.request
+        return replace(
+            self, request=request, sampling=replace(self.sampling, seed=choice_seed(self.sampling.seed, index))
+        )
+
+    @property
+    def told(self) -> int:
+        """Tokens of the prompt whose log-probabilities are told: all or none. Who resumes an answer was told them before it began."""
+        return 0 if self.request.prompt_logprobs is None or self.request.resume_from else len(self.tokens)
 
     def answer(self, tokenizer: Tokenizer | None) -> Answer:
         """Begin its answer with the tokens that the caller has already. `tokenizer`: None if nobody reads the text.
@@ -51,7 +59,7 @@ class EngineRequest:
             output = Output(NoText(), scanner, lambda _: "", least)
         else:
             output = Output(tokenizer.detokenizer(self.tokens), scanner, tokenizer.piece, least)
-        return Answer(output, self.most, request.resume_from)
+        return Answer(output, self.most, request.resume_from, prompt=self.told)
 
     def done(self, answer: Answer, index: int = 0, *, verifier: str = "", drafter: str = "") -> Done:
         """Make the last message of a choice, whose answer is complete. `verifier` and `drafter`: their member ids; empty: none."""
@@ -85,4 +93,5 @@ class EngineRequest:
             scope=self.scope,
             stream_interval=1 if request.stop else request.stream_interval,
             constraint=request.constraint,
+            prompt_logprobs=request.prompt_logprobs if answer.lacks_prompt else None,
         )

@@ -12,7 +12,7 @@ from specsplit.requests import Delta
 from specsplit.sessions import Tokens
 from specsplit.text.detokenizer import Detokenizer
 from specsplit.text.stop import StopScanner
-from specsplit.values import TokenLogprob
+from specsplit.values import PromptLogprobs, TokenLogprob
 
 UNFINISHED = "\ufffd"
 """What the detokenizer makes of bytes that never became a character."""
@@ -47,6 +47,10 @@ class Output:
         drafts = replace(drafts, num_correct_drafts=len(drafts.tokens))
         rest = self._take(step.tokens[split:], step.logprobs[split:])
         return tuple(delta for delta in (drafts, rest) if delta.tokens)
+
+    def read(self, prompt: PromptLogprobs) -> Delta:
+        """What to stream of the prompt."""
+        return Delta("", (), prompt=replace(prompt, logprobs=tuple(map(self._spelled, prompt.logprobs))))
 
     def _take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> Delta:
         """Keep of these tokens what belongs to the output, one at a time."""

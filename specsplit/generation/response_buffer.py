@@ -2,7 +2,7 @@
 
 The events of a request are taken as they come, whether the caller reads or not. So its place on the verifier is free as soon as the
 verifier is done, and a caller that stops reading holds nothing but its own unread bytes. Two things are bounded: the number of these
-bytes, and the time for which one message may wait to be read.
+bytes, and the time for which one message may wait to be read. While half as many are unread nothing more is taken of a prompt.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class ResponseBuffer(Generic[Answered]):
         self._on_stalled = on_stalled
         self._unread: deque[Answered] = deque()
         self._bytes = 0
-        self._more = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Set when messages come or are read."""
         self._timer: asyncio.TimerHandle | None = None
         self._aborted: SpecsplitError | None = None
         self._pump = asyncio.create_task(self._fill())
@@ -62,13 +63,14 @@ class ResponseBuffer(Generic[Answered]):
             while self._unread:
                 message = self._unread.popleft()
                 self._bytes -= message.ByteSize()
+                self._changed.set()
                 self._start_timer()
                 yield message
                 self._stop_timer()
             if self._pump.done():
                 break
-            self._more.clear()
-            await self._more.wait()
+            self._changed.clear()
+            await self._changed.wait()
         if self._aborted is not None:
             raise self._aborted
         self._pump.result()
@@ -88,25 +90,43 @@ class ResponseBuffer(Generic[Answered]):
         try:
             async with aclosing(self._events):
                 async for event in self._events:
+                    if isinstance(event, Delta) and event.prompt is not None:
+                        self._put(event, ())  # nothing is held before the first tokens
+                        await self._read_down()
+                        continue
                     held = self._held[event.index]
                     if isinstance(event, Delta) and held.holds(event, len(event.tokens)):
                         continue
-                    self._put(event, held.release())
-                    if (
-                        isinstance(event, Delta) and self._bytes > self._max_bytes
-                    ):  # the end of a choice adds nothing to come
-                        await self._events.athrow(self._too_much())
+                    size = self._put(event, held.release())
+                    if isinstance(event, Delta):  # the end of a choice adds nothing to come
+                        await self._weigh(size)
         except SpecsplitError:
             for held in self._held:
                 if earlier := held.release():
                     self._put(earlier.pop(), earlier)
             raise
 
-    def _put(self, event: GenerateEvent, earlier: Sequence[Delta]) -> None:
+    def _put(self, event: GenerateEvent, earlier: Sequence[Delta]) -> int:
+        """Add the messages of an event -> their bytes."""
+        before = self._bytes
         for message in self._write(event, earlier):
             self._bytes += message.ByteSize()
             self._unread.append(message)
-        self._more.set()
+        self._changed.set()
+        return self._bytes - before
+
+    async def _weigh(self, size: int) -> None:
+        """Give the answer up if its caller has left too much unread. What is so large at once, as the prompt may be, is no fault of his."""
+        if size > self._max_bytes:
+            await self._read_down()
+        elif self._bytes > self._max_bytes:
+            await self._events.athrow(self._too_much())
+
+    async def _read_down(self) -> None:
+        """Wait until there is room for what comes behind: a prompt is told faster than some callers read."""
+        while self._bytes > self._max_bytes // 2:
+            self._changed.clear()
+            await self._changed.wait()
 
     def _too_much(self) -> Exhausted:
         return Exhausted(
@@ -115,7 +135,7 @@ class ResponseBuffer(Generic[Answered]):
         )
 
     def _filled(self, pump: asyncio.Task[None]) -> None:
-        self._more.set()
+        self._changed.set()
         if not pump.cancelled():
             pump.exception()  # retrieved, so that asyncio does not log it if the caller is gone and `read` raises it to nobody
 

@@ -272,6 +272,16 @@ class Logprobs(_message.Message):
     top_texts: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, picked: _Optional[_Iterable[float]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top: _Optional[_Iterable[float]] = ..., picked_texts: _Optional[_Iterable[str]] = ..., top_texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class PromptLogprobs(_message.Message):
+    __slots__ = ("first", "token_ids", "logprobs")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: Logprobs
+    def __init__(self, first: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[Logprobs, _Mapping]] = ...) -> None: ...
+
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens", "cached_prompt_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]

@@ -32,7 +32,7 @@ class UpdatedMember(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., version: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "text", "chat", "tokens", "sampling", "stopping", "stop", "drafter", "plan", "logprobs", "n", "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag", "resume_from", "priority", "stream_interval", "include_stop_str_in_output")
+    __slots__ = ("request_id", "text", "chat", "tokens", "sampling", "stopping", "stop", "drafter", "plan", "logprobs", "n", "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag", "resume_from", "priority", "stream_interval", "include_stop_str_in_output", "prompt_logprobs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class GenerateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     STREAM_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_STOP_STR_IN_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     text: str
     chat: ChatPrompt
@@ -75,7 +76,8 @@ class GenerateRequest(_message.Message):
     priority: int
     stream_interval: int
     include_stop_str_in_output: bool
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., drafter: _Optional[str] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., logprobs: _Optional[int] = ..., n: _Optional[int] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., grammar: _Optional[str] = ..., choice: _Optional[_Union[_common_pb2.ChoiceConstraint, _Mapping]] = ..., structural_tag: _Optional[str] = ..., resume_from: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ..., stream_interval: _Optional[int] = ..., include_stop_str_in_output: bool = ...) -> None: ...
+    prompt_logprobs: int
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., drafter: _Optional[str] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., logprobs: _Optional[int] = ..., n: _Optional[int] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., grammar: _Optional[str] = ..., choice: _Optional[_Union[_common_pb2.ChoiceConstraint, _Mapping]] = ..., structural_tag: _Optional[str] = ..., resume_from: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ..., stream_interval: _Optional[int] = ..., include_stop_str_in_output: bool = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class ChatPrompt(_message.Message):
     __slots__ = ("messages",)
@@ -108,18 +110,20 @@ class GenerateResponse(_message.Message):
     def __init__(self, delta: _Optional[_Union[DeltaEvent, _Mapping]] = ..., done: _Optional[_Union[DoneEvent, _Mapping]] = ..., earlier: _Optional[_Iterable[_Union[DeltaEvent, _Mapping]]] = ...) -> None: ...
 
 class DeltaEvent(_message.Message):
-    __slots__ = ("text", "token_ids", "num_correct_drafts", "logprobs", "index")
+    __slots__ = ("text", "token_ids", "num_correct_drafts", "logprobs", "index", "prompt")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_CORRECT_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     num_correct_drafts: int
     logprobs: _common_pb2.Logprobs
     index: int
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_correct_drafts: _Optional[int] = ..., logprobs: _Optional[_Union[_common_pb2.Logprobs, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
+    prompt: _common_pb2.PromptLogprobs
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_correct_drafts: _Optional[int] = ..., logprobs: _Optional[_Union[_common_pb2.Logprobs, _Mapping]] = ..., index: _Optional[int] = ..., prompt: _Optional[_Union[_common_pb2.PromptLogprobs, _Mapping]] = ...) -> None: ...
 
 class DoneEvent(_message.Message):
     __slots__ = ("request_id", "reason", "stop_string", "stop_token_id", "usage", "speculation", "seed", "verifier", "drafter", "index", "no_drafts")

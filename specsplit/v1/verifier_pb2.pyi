@@ -69,7 +69,7 @@ class WatchedStep(_message.Message):
     def __init__(self, node_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., edges: _Optional[_Iterable[float]] = ..., verified: _Optional[_Iterable[bool]] = ..., accepted: _Optional[_Iterable[int]] = ..., bonus_token_id: _Optional[int] = ..., committed: _Optional[int] = ..., root_position: _Optional[int] = ..., commits: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ..., no_drafts: _Optional[_Union[_common_pb2.NoDrafts, _Mapping]] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("request_id", "token_ids", "sampling", "stopping", "plan", "drafter", "logprobs", "any_drafter", "committed", "scope", "stream_interval", "constraint")
+    __slots__ = ("request_id", "token_ids", "sampling", "stopping", "plan", "drafter", "logprobs", "any_drafter", "committed", "scope", "stream_interval", "constraint", "prompt_logprobs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class DecodeRequest(_message.Message):
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     STREAM_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _common_pb2.Sampling
@@ -94,7 +95,8 @@ class DecodeRequest(_message.Message):
     scope: bytes
     stream_interval: int
     constraint: _common_pb2.Constraint
-    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., drafter: _Optional[_Union[DrafterAddress, _Mapping]] = ..., logprobs: _Optional[int] = ..., any_drafter: bool = ..., committed: _Optional[int] = ..., scope: _Optional[bytes] = ..., stream_interval: _Optional[int] = ..., constraint: _Optional[_Union[_common_pb2.Constraint, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: int
+    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., drafter: _Optional[_Union[DrafterAddress, _Mapping]] = ..., logprobs: _Optional[int] = ..., any_drafter: bool = ..., committed: _Optional[int] = ..., scope: _Optional[bytes] = ..., stream_interval: _Optional[int] = ..., constraint: _Optional[_Union[_common_pb2.Constraint, _Mapping]] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class DrafterAddress(_message.Message):
     __slots__ = ("member_id", "address", "features")
@@ -107,16 +109,18 @@ class DrafterAddress(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureNeed, _Mapping]] = ...) -> None: ...
 
 class DecodeResponse(_message.Message):
-    __slots__ = ("tokens", "finished", "preempted", "earlier")
+    __slots__ = ("tokens", "finished", "preempted", "prompt", "earlier")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     PREEMPTED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
     EARLIER_FIELD_NUMBER: _ClassVar[int]
     tokens: TokensEvent
     finished: FinishedEvent
     preempted: PreemptedEvent
+    prompt: _common_pb2.PromptLogprobs
     earlier: _containers.RepeatedCompositeFieldContainer[TokensEvent]
-    def __init__(self, tokens: _Optional[_Union[TokensEvent, _Mapping]] = ..., finished: _Optional[_Union[FinishedEvent, _Mapping]] = ..., preempted: _Optional[_Union[PreemptedEvent, _Mapping]] = ..., earlier: _Optional[_Iterable[_Union[TokensEvent, _Mapping]]] = ...) -> None: ...
+    def __init__(self, tokens: _Optional[_Union[TokensEvent, _Mapping]] = ..., finished: _Optional[_Union[FinishedEvent, _Mapping]] = ..., preempted: _Optional[_Union[PreemptedEvent, _Mapping]] = ..., prompt: _Optional[_Union[_common_pb2.PromptLogprobs, _Mapping]] = ..., earlier: _Optional[_Iterable[_Union[TokensEvent, _Mapping]]] = ...) -> None: ...
 
 class TokensEvent(_message.Message):
     __slots__ = ("token_ids", "num_correct_drafts", "speculation", "logprobs", "cached_prompt_tokens", "no_drafts")

@@ -10,7 +10,7 @@ from specsplit.values.arm import Arm
 from specsplit.values.constraint import Constraint, ConstraintKind
 from specsplit.values.control import AS_SET, Control
 from specsplit.values.host import Host
-from specsplit.values.logprobs import MAX_LOGPROBS, TokenLogprob, check_logprobs
+from specsplit.values.logprobs import MAX_LOGPROBS, PromptLogprobs, TokenLogprob, check_logprobs
 from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary, pages_held
 from specsplit.values.no_drafts import NoDrafts, NoDraftsCause
 from specsplit.values.plan import Plan, PlanChanges
@@ -48,6 +48,7 @@ __all__ = [
     "NoDraftsCause",
     "Plan",
     "PlanChanges",
+    "PromptLogprobs",
     "Sampling",
     "SpeculationReport",
     "SpeculationStatistics",

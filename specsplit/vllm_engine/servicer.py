@@ -39,10 +39,15 @@ class VllmEngineServicer:
         backend: EngineBackend,
         folder: Path,
         clock: Clock,
+        max_message_bytes: int,
         today: Callable[[], datetime] = _today,
     ) -> None:
-        """`folder` holds the tokenizer and config.json. Raises LoadError, naming the file, if that cannot be read."""
+        """`folder` holds the tokenizer and config.json. `max_message_bytes`: of one message of an answer.
+
+        Raises LoadError, naming the file, if it cannot be read.
+        """
         self._delivery = delivery
+        self._max_message_bytes = max_message_bytes
         self._backend = backend
         self._folder = str(folder.resolve())
         self._config = model_config(folder)
@@ -59,8 +64,9 @@ class VllmEngineServicer:
         self, request: wire.GenerateMessage, context: Context
     ) -> AsyncGenerator[wire.GenerateResponseMessage, None]:
         """Stream the chunks of every choice if the request is streamed, and at its end what completes it."""
-        asked = self._delivery.read(wire.generate_from_wire, request)
-        write = wire.Responses(asked, streamed=request.stream)
+        most = self._max_message_bytes
+        asked = self._delivery.read(partial(wire.generate_from_wire, max_message_bytes=most), request)
+        write = wire.Responses(asked, streamed=request.stream, max_message_bytes=most)
         async with aclosing(self._delivery.answer(asked, context, write)) as messages:
             async for message in messages:
                 yield message

@@ -25,12 +25,10 @@ from specsplit.values import (
     Sampling,
     SpeculationStatistics,
     Stopping,
-    TokenLogprob,
     TraceChanges,
     Usage,
     Vocabulary,
 )
-from specsplit.wire.limits import MAX_TOKEN_TEXT
 
 if TYPE_CHECKING:
     from smg_grpc_proto.generated import vllm_engine_pb2 as gateway_pb  # pyright: ignore[reportMissingTypeStubs]
@@ -185,56 +183,6 @@ def vocabulary_from_wire(message: pb.Vocabulary) -> Vocabulary:
     if message.size == 0:
         raise InvalidRequest("vocabulary.size", "is 0, expected the number of token ids")
     return Vocabulary(message.size, message.digest)
-
-
-def logprobs_to_wire(logprobs: Sequence[TokenLogprob]) -> pb.Logprobs | None:
-    """None for no tokens. Texts are left out where there is none, and cut where they are too long."""
-    if not logprobs:
-        return None
-    tops = [top for each in logprobs for top in each.top]
-    return pb.Logprobs(
-        picked=[each.logprob for each in logprobs],
-        top_token_ids=[top.token for top in tops],
-        top=[top.logprob for top in tops],
-        picked_texts=_texts(logprobs),
-        top_texts=_texts(tops),
-    )
-
-
-def _texts(logprobs: Sequence[TokenLogprob]) -> list[str]:
-    texts = [each.text[:MAX_TOKEN_TEXT] for each in logprobs]
-    return texts if any(texts) else []
-
-
-def logprobs_from_wire(field: str, message: pb.Logprobs, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
-    """Read the log-probabilities of `tokens`; none from an absent message. Raises InvalidRequest for lists of unlike lengths."""
-    count, tops = len(message.picked), len(message.top)
-    if count not in (0, len(tokens)):
-        raise InvalidRequest(f"{field}.picked", f"has {count} entries, with {len(tokens)} tokens")
-    if tops and (count == 0 or tops % count):
-        raise InvalidRequest(f"{field}.top", f"has {tops} entries, expected as many for each of {count} tokens")
-    for name, entries, expected in (
-        ("top_token_ids", len(message.top_token_ids), (tops,)),
-        ("picked_texts", len(message.picked_texts), (0, count)),
-        ("top_texts", len(message.top_texts), (0, tops)),
-    ):
-        if entries not in expected:
-            raise InvalidRequest(f"{field}.{name}", f"has {entries} entries, expected {max(expected)}")
-    return _logprobs(message, tokens) if count else ()
-
-
-def _logprobs(message: pb.Logprobs, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
-    width = len(message.top) // len(tokens)
-    texts = message.picked_texts or [""] * len(tokens)
-    top_texts = message.top_texts or [""] * len(message.top)
-    tops = [
-        TokenLogprob(token, logprob, text=text)
-        for token, logprob, text in zip(message.top_token_ids, message.top, top_texts, strict=True)
-    ]
-    return tuple(
-        TokenLogprob(token, logprob, tuple(tops[i * width : (i + 1) * width]), text)
-        for i, (token, logprob, text) in enumerate(zip(tokens, message.picked, texts, strict=True))
-    )
 
 
 def usage_to_wire(usage: Usage) -> pb.Usage:

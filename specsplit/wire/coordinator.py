@@ -25,6 +25,7 @@ from specsplit.v1 import coordinator_pb2 as pb
 from specsplit.values import Control, ModelInfo, Plan, PlanChanges, TraceChanges
 from specsplit.wire import common, groups, hosts, speculation
 from specsplit.wire.checks import check
+from specsplit.wire.logprobs import logprobs_from_wire, logprobs_to_wire, prompt_from_wire, prompt_to_wire
 from specsplit.wire.misfits import misfit
 from specsplit.wire.no_drafts import no_drafts_from_wire, no_drafts_to_wire
 
@@ -69,6 +70,7 @@ def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
         priority=request.priority,
         stream_interval=request.stream_interval,
         include_stop_str_in_output=request.include_stop_str_in_output,
+        prompt_logprobs=request.prompt_logprobs,
     )
     if not request.seeded:
         message.sampling.ClearField("seed")
@@ -97,6 +99,7 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
         stream_interval=message.stream_interval or 1,
         include_stop_str_in_output=message.include_stop_str_in_output,
         constraint=common.constraint_from_wire(message),
+        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
     )
 
 
@@ -136,8 +139,9 @@ def _delta_to_wire(delta: Delta) -> pb.DeltaEvent:
         text=delta.text,
         token_ids=delta.tokens,
         num_correct_drafts=delta.num_correct_drafts,
-        logprobs=common.logprobs_to_wire(delta.logprobs),
+        logprobs=logprobs_to_wire(delta.logprobs),
         index=delta.index,
+        prompt=prompt_to_wire(delta.prompt),
     )
 
 
@@ -159,8 +163,9 @@ def generate_events(message: pb.GenerateResponse) -> list[GenerateEvent]:
 
 
 def _delta_from_wire(field: str, delta: pb.DeltaEvent) -> Delta:
-    logprobs = common.logprobs_from_wire(f"{field}.logprobs", delta.logprobs, delta.token_ids)
-    return Delta(delta.text, tuple(delta.token_ids), delta.num_correct_drafts, logprobs, delta.index)
+    logprobs = logprobs_from_wire(f"{field}.logprobs", delta.logprobs, delta.token_ids)
+    prompt = prompt_from_wire(f"{field}.prompt", delta.prompt) if delta.HasField("prompt") else None
+    return Delta(delta.text, tuple(delta.token_ids), delta.num_correct_drafts, logprobs, delta.index, prompt)
 
 
 def _done_to_wire(done: Done) -> pb.DoneEvent:

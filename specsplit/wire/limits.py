@@ -35,7 +35,7 @@ MAX_CHOICE_TEXTS = 256
 MAX_CHOICE_TEXT = 1_000
 """Characters of one text to choose."""
 MAX_LOGGED_TOKENS = 2_048
-"""Tokens of one step, or piece of output, that have log-probabilities."""
+"""Tokens of one step, or piece of output or prompt, that have log-probabilities."""
 MAX_TOKEN_TEXT = 1_000
 """Characters of the text of one token."""
 MAX_TRACE_MODULES = 16
@@ -99,6 +99,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "Logprobs.top": _TOP,
         "Logprobs.picked_texts": Limit(MAX_LOGGED_TOKENS, MAX_TOKEN_TEXT),
         "Logprobs.top_texts": Limit(MAX_LOGGED_TOKENS * MAX_LOGPROBS, MAX_TOKEN_TEXT),
+        "PromptLogprobs.token_ids": Limit(entries=MAX_LOGGED_TOKENS),
         "Constraint.json_schema": _CONSTRAINT,
         "Constraint.regex": _CONSTRAINT,
         "Constraint.grammar": _CONSTRAINT,

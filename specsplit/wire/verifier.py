@@ -8,10 +8,11 @@ from specsplit.errors import InvalidRequest
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Preempted, Tokens
 from specsplit.settings.address import check_dialable
 from specsplit.v1 import verifier_pb2 as pb
-from specsplit.values import Endpoint
+from specsplit.values import Endpoint, PromptLogprobs
 from specsplit.wire import common
 from specsplit.wire.checks import check
 from specsplit.wire.limits import MAX_TOKENS, check_count
+from specsplit.wire.logprobs import logprobs_from_wire, logprobs_to_wire, prompt_from_wire, prompt_to_wire
 from specsplit.wire.no_drafts import no_drafts_from_wire, no_drafts_to_wire
 
 
@@ -42,6 +43,7 @@ def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
         committed=request.committed,
         scope=request.scope,
         stream_interval=request.stream_interval,
+        prompt_logprobs=request.prompt_logprobs,
     )
     common.constraint_into(message.constraint, request.constraint)
     return message
@@ -73,6 +75,7 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
         message.scope,
         message.stream_interval or 1,
         common.constraint_from_wire(message.constraint),
+        message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
     )
 
 
@@ -83,6 +86,8 @@ def decode_response(event: DecodeEvent, earlier: Iterable[Tokens] = ()) -> pb.De
         return pb.DecodeResponse(tokens=_tokens_to_wire(event), earlier=held)
     if isinstance(event, Preempted):
         return pb.DecodeResponse(preempted=pb.PreemptedEvent(), earlier=held)
+    if isinstance(event, PromptLogprobs):
+        return pb.DecodeResponse(prompt=prompt_to_wire(event), earlier=held)
     return pb.DecodeResponse(finished=_finished_to_wire(event), earlier=held)
 
 
@@ -91,7 +96,7 @@ def _tokens_to_wire(event: Tokens) -> pb.TokensEvent:
         token_ids=event.tokens,
         num_correct_drafts=event.num_correct_drafts,
         speculation=common.speculation_to_wire(event.speculation),
-        logprobs=common.logprobs_to_wire(event.logprobs),
+        logprobs=logprobs_to_wire(event.logprobs),
         cached_prompt_tokens=event.cached_prompt_tokens,
         no_drafts=no_drafts_to_wire(event.no_drafts),
     )
@@ -121,8 +126,10 @@ def decode_events(message: pb.DecodeResponse) -> list[DecodeEvent]:
             events.append(_finished_from_wire(message.finished))
         case "preempted":
             events.append(Preempted())
+        case "prompt":
+            events.append(prompt_from_wire("prompt", message.prompt))
         case _:
-            raise InvalidRequest("event", "is absent, expected tokens, preempted or finished")
+            raise InvalidRequest("event", "is absent, expected prompt, tokens, preempted or finished")
     return events
 
 
@@ -135,7 +142,7 @@ def _tokens_from_wire(field: str, message: pb.TokensEvent) -> Tokens:
         tuple(message.token_ids),
         message.num_correct_drafts,
         common.speculation_from_wire(message.speculation),
-        common.logprobs_from_wire(f"{field}.logprobs", message.logprobs, message.token_ids),
+        logprobs_from_wire(f"{field}.logprobs", message.logprobs, message.token_ids),
         message.cached_prompt_tokens,
         no_drafts_from_wire(f"{field}.no_drafts", message.no_drafts) if message.HasField("no_drafts") else None,
     )

@@ -20,11 +20,12 @@ from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.requests import Delta, Done, GenerateEvent, GenerateRequest, TokenPrompt
 from specsplit.v1 import common_pb2 as own_common_pb
 from specsplit.v1 import coordinator_pb2 as own_pb
-from specsplit.values import ModelInfo, TokenLogprob
+from specsplit.values import ModelInfo
 from specsplit.wire.checks import check
 from specsplit.wire.common import constraint_from_wire, constraint_into
 from specsplit.wire.coordinator import generate_from_wire as own_from_wire
 from specsplit.wire.coordinator import refuse_unknown
+from specsplit.wire.vllm_logprobs import MESSAGE_BYTES, InputLogprobs, check_prompt_fits, output_logprobs
 
 GenerateMessage: TypeAlias = pb.GenerateRequest
 GenerateResponseMessage: TypeAlias = pb.GenerateResponse
@@ -53,15 +54,16 @@ NOT_SERVED: Mapping[str, str] = MappingProxyType(
         "kv_transfer_params": _NO_TRANSFER,
         "kv_transfer_params_json": _NO_TRANSFER,
         "data_parallel_rank": "is not supported: a coordinator chooses the rank, and each has an address of its own; leave it out",
-        "prompt_logprobs": "is not supported yet: only output has log-probabilities; leave it out",
         "truncate_prompt_tokens": "is not supported: no prompt is cut; send one that fits",
     }
 )
 """Fields of GenerateRequest and SamplingParams that are refused if they are set, with what is said of them."""
 
 
-def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
+def generate_from_wire(message: pb.GenerateRequest, max_message_bytes: int = MESSAGE_BYTES) -> GenerateRequest:
     """Raises InvalidRequest, naming the field, for no prompt, an unknown field or a value out of range; Unsupported for what is not served.
+
+    So it does for log-probabilities of the prompt that are no one message of so many bytes.
 
     `original_text`, `skip_special_tokens`, `spaces_between_special_tokens` and `include_stop_str_in_output` say how text is written, and
     only tokens are answered: those of a stop string are among them, whatever the last says.
@@ -69,7 +71,9 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
     check(message)
     refuse_unknown(message)
     _refuse_unserved(message)
-    return own_from_wire(_own(message))
+    request = own_from_wire(_own(message))
+    check_prompt_fits(len(message.tokenized.input_ids), request.prompt_logprobs, max_message_bytes)
+    return request
 
 
 def _refuse_unserved(message: pb.GenerateRequest) -> None:
@@ -93,6 +97,8 @@ def _own(message: pb.GenerateRequest) -> own_pb.GenerateRequest:
     constraint_into(own, constraint_from_wire(asked))
     if asked.HasField("logprobs"):
         own.logprobs = _not_negative("logprobs", asked.logprobs)
+    if asked.HasField("prompt_logprobs"):
+        own.prompt_logprobs = _not_negative("prompt_logprobs", asked.prompt_logprobs)
     match message.WhichOneof("input"):
         case "tokenized":
             own.tokens.token_ids.extend(message.tokenized.input_ids)
@@ -145,12 +151,17 @@ def _decimal(value: float) -> float:
 class Responses:
     """Writes what one request gets: as it comes if it is streamed, else all choices at the end of the last, in order.
 
-    Gateways number choices that are not streamed by the order in which they come.
+    Gateways number choices that are not streamed by the order in which they come. What is told of the prompt is in the first chunk of
+    choice 0 or, if nothing is streamed, with every choice.
     """
 
-    def __init__(self, request: GenerateRequest, *, streamed: bool) -> None:
+    def __init__(self, request: GenerateRequest, *, streamed: bool, max_message_bytes: int = MESSAGE_BYTES) -> None:
+        """A call raises InvalidRequest for log-probabilities of the prompt that are no one message of so many bytes."""
         self._request = request
         self._streamed = streamed
+        self._prompt = InputLogprobs(request.prompt_logprobs, max_message_bytes)
+        self._began = False
+        """Whether choice 0 has had a chunk."""
         self._kept: list[list[Delta]] = [[] for _ in range(request.n)]
         """By choice, what has not been streamed."""
         self._completes: dict[int, pb.GenerateComplete] = {}
@@ -160,6 +171,9 @@ class Responses:
         """The messages of an event and of deltas before it that were held back."""
         if isinstance(event, Done):
             return self._ended(event, earlier)
+        if event.prompt is not None:
+            self._prompt.add(event.prompt)
+            return []
         deltas = [*earlier, event]
         if not self._streamed:
             self._kept[event.index] += deltas
@@ -176,25 +190,30 @@ class Responses:
         return [*chunk, *(pb.GenerateResponse(complete=each) for each in completes)]
 
     def _chunk(self, deltas: Sequence[Delta]) -> pb.GenerateStreamChunk:
-        tokens, prompt = _tokens(deltas), self._request.prompt
+        tokens, prompt, index = _tokens(deltas), self._request.prompt, deltas[-1].index
+        begins = index == 0 and not self._began
+        self._began |= begins
         return pb.GenerateStreamChunk(
             token_ids=tokens,
             prompt_tokens=len(prompt.tokens) if isinstance(prompt, TokenPrompt) else 0,
             completion_tokens=len(tokens),
-            output_logprobs=_logprobs(deltas),
-            index=deltas[-1].index,
+            output_logprobs=output_logprobs(deltas),
+            input_logprobs=self._prompt.message() if begins else None,
+            index=index,
         )
 
     def _complete(self, done: Done, deltas: Sequence[Delta]) -> pb.GenerateComplete:
         """Of an end token of the model that ended the choice nothing is said, as vLLM does: nobody asked for it."""
         matched, asked = done.matched_stop, self._request.stopping.stop_token_ids
+        told = not self._streamed or (done.index == 0 and not self._began)
         return pb.GenerateComplete(
             output_ids=_tokens(deltas),
             finish_reason=done.reason.value,
             prompt_tokens=done.usage.prompt_tokens,
             completion_tokens=done.usage.completion_tokens,
             cached_tokens=done.usage.cached_prompt_tokens,
-            output_logprobs=_logprobs(deltas),
+            output_logprobs=output_logprobs(deltas),
+            input_logprobs=self._prompt.message() if told else None,
             index=done.index,
             matched_token_id=matched if isinstance(matched, int) and matched in asked else None,
             matched_stop_str=matched if isinstance(matched, str) else None,
@@ -205,21 +224,6 @@ class Responses:
 
 def _tokens(deltas: Iterable[Delta]) -> list[int]:
     return [token for delta in deltas for token in delta.tokens]
-
-
-def _logprobs(deltas: Iterable[Delta]) -> pb.OutputLogProbs | None:
-    logprobs = [each for delta in deltas for each in delta.logprobs]
-    if not logprobs:
-        return None
-    return pb.OutputLogProbs(
-        token_logprobs=[each.logprob for each in logprobs],
-        token_ids=[each.token for each in logprobs],
-        top_logprobs=[_top(each.top) for each in logprobs if each.top],
-    )
-
-
-def _top(tokens: Sequence[TokenLogprob]) -> pb.TopLogProbs:
-    return pb.TopLogProbs(values=[each.logprob for each in tokens], token_ids=[each.token for each in tokens])
 
 
 def abort_from_wire(message: pb.AbortRequest) -> tuple[str, ...]:

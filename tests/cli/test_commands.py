@@ -26,6 +26,7 @@ from specsplit.settings.groups import GROUPS
 from specsplit.values import (
     DrafterInfo,
     DrafterKind,
+    PromptLogprobs,
     Sampling,
     TokenLogprob,
 )
@@ -50,6 +51,7 @@ HEAD = Member("d2", "h:3", DrafterInfo(DrafterKind.EAGLE3, "head", None, 512, Fe
         (["generate", "-p", "x", "--n", "0"], "n: is 0, expected 1..16"),
         (["generate", "-p", "x", "--logprobs", "21"], "logprobs: is 21"),
         (["generate", "-p", "x", "--logprobs=-1"], "logprobs: is -1"),
+        (["generate", "-p", "x", "--prompt-logprobs", "21"], "prompt_logprobs: is 21"),
         (["generate", "-p", "x", "--address", "nowhere"], "expected host:port"),
         (["generate", "-p", "x", "--resume-from", "nofile"], "--resume-from: is 'nofile', expected token ids such as"),
         (["generate", "-p", "x", "--resume-from", "1,-2"], "--resume-from: is '1,-2', expected token ids such as"),
@@ -287,6 +289,32 @@ def test_generate_json_has_the_log_probabilities_that_were_asked_for(
             {"token_id": 9, "text": "\n", "logprob": None},
         ],
     }
+
+
+def with_prompt(request: GenerateRequest) -> Iterator[GenerateEvent]:
+    yield Delta("", (), prompt=PromptLogprobs(0, (7, 11), LOGPROBS[:1]))
+    yield Delta("", (), prompt=PromptLogprobs(2, (12,), LOGPROBS[1:]))
+    yield from (EVENTS[0], DONE)
+
+
+def test_generate_prints_the_log_probabilities_of_the_prompt_below_the_text(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.script = with_prompt
+    assert run("generate", "-p", "x", "--prompt-logprobs", "2", "--address", coordinator.address) == 0
+    assert (coordinator.asked[0].prompt_logprobs, coordinator.asked[0].logprobs) == (2, None)
+    text, *lines = capsys.readouterr().out.splitlines()
+    assert text == "one two"
+    assert [line.split()[0] for line in lines] == ["prompt", "'one", "'two'"]
+
+
+def test_generate_json_has_the_log_probabilities_of_the_prompt(
+    coordinator: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.script = with_prompt
+    assert run("generate", "-p", "x", "--prompt-logprobs", "2", "--json", "--address", coordinator.address) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [each["text"] for each in printed["prompt_logprobs"]] == ["one ", "two"] and "logprobs" not in printed
 
 
 def test_generate_sends_what_the_options_say(coordinator: Scripted) -> None:

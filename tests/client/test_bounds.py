@@ -30,6 +30,7 @@ EDGES: dict[str, tuple[Any, Any]] = {
     "min_tokens": (UINT32_MAX, UINT32_MAX + 1),
     "n": (16, 17),
     "logprobs": (20, 21),
+    "prompt_logprobs": (20, 21),
     "resume_from": ([UINT32_MAX], [UINT32_MAX + 1]),
     "priority": (9, 10),
     "stream_interval": (1024, 1025),

@@ -92,6 +92,7 @@ def test_every_option_reaches_the_coordinator(client: Client, coordinator: Scrip
         drafter="ngram",
         plan=PlanChanges(topk=2),
         logprobs=2,
+        prompt_logprobs=3,
         n=1,
         stream_interval=7,
         request_id="mine",
@@ -107,6 +108,7 @@ def test_every_option_reaches_the_coordinator(client: Client, coordinator: Scrip
             "ngram",
             PlanChanges(topk=2),
             2,
+            prompt_logprobs=3,
             stream_interval=7,
             include_stop_str_in_output=True,
         )
@@ -131,6 +133,10 @@ def test_a_wrong_value_is_refused_before_anything_is_sent(client: Client, coordi
         client.generate("x", logprobs=-1)
     with pytest.raises(InvalidRequest, match=r"logprobs: is 21, expected 0\.\.20 or nothing"):
         client.generate("x", logprobs=21)
+    with pytest.raises(InvalidRequest, match=r"prompt_logprobs: is 21, expected 0\.\.20 or nothing"):
+        client.generate("x", prompt_logprobs=21)
+    with pytest.raises(InvalidRequest, match=r"prompt_logprobs: is 'all' .*, expected an integer or None"):
+        client.generate("x", prompt_logprobs="all")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidRequest, match="prompt: has -1, expected whole numbers"):
         client.generate([-1])
     assert coordinator.asked == []

@@ -237,13 +237,17 @@ def test_log_probabilities_are_those_of_transformers_with_any_drafter(
             drafter=drafter,
             plan=SERIAL,
             logprobs=3,
+            prompt_logprobs=3,
             timeout_s=120,
             **options,  # pyright: ignore[reportArgumentType]
         )
     assert [each.token for each in result.logprobs] == list(result.tokens)
     with torch.inference_mode():
-        logits = plain(torch.tensor([[*prompts[0], *result.tokens]])).logits[0, len(prompts[0]) - 1 : -1]
-    for told, expected in zip(result.logprobs, torch.log_softmax(logits.float(), dim=-1), strict=True):
+        logits = plain(torch.tensor([[*prompts[0], *result.tokens]])).logits[0, :-1]
+    assert [each.token for each in result.prompt_logprobs] == list(prompts[0][1:])
+    for told, expected in zip(
+        (*result.prompt_logprobs, *result.logprobs), torch.log_softmax(logits.float(), dim=-1), strict=True
+    ):
         found = [told.logprob, *(top.logprob for top in told.top)]
         assert_same_log_probabilities(
             found, [expected[told.token].item(), *expected.topk(3).values.tolist()], len(expected)

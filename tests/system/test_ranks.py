@@ -16,6 +16,7 @@ from transformers import LlamaForCausalLM
 from specsplit.cli.local import Child
 from specsplit.client import Client
 from specsplit.requests import Delta, Done
+from tests.support.prompt_logprobs import assert_told, expected
 from tests.support.torchrun import torchrun
 from tests.system.conftest import as_soon_as
 
@@ -87,6 +88,9 @@ def test_two_ranks_serve_a_request_each_and_a_stream_outlives_a_killed_one_as_th
             tokens, verifier = first.result(60)
         assert {verifier, second.done.verifier} == {member.member_id for member in client.cluster().members}
         assert (tokens[:LONG], list(second.tokens)) == (long, short)
+        prompt = [7 * i % 1000 for i in range(300)]
+        told = client.generate(prompt, max_tokens=1, prompt_logprobs=3).prompt_logprobs
+        assert_told(told, expected(model, prompt), 3)
         tokens = []
         for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
             if isinstance(event, Delta):

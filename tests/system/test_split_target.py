@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Options, Result
 from specsplit.requests import Delta
-from specsplit.values import DrafterKind
+from specsplit.values import DrafterKind, TokenLogprob
 from tests.support.drafting import POCKET_KINDS
+from tests.support.rounding import assert_same_log_probabilities
 from tests.support.torchrun import forked_torchrun
 from tests.system.conftest import SERIAL, as_soon_as
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 PROMPTS = [list(range(40, 60)), list(range(300, 330))]
+LONG_PROMPT = [7 * i % 1000 for i in range(300)]
 LONG = 150
 WAYS: dict[str, Options] = {
     "greedy": {},
@@ -50,6 +53,10 @@ def write(client: Client, place: int, kind: str, way: str) -> Result:
     return client.generate(PROMPTS[place % len(PROMPTS)], timeout_s=120, **options)
 
 
+def numbers(logprobs: Sequence[TokenLogprob]) -> list[list[float]]:
+    return [[each.logprob, *(top.logprob for top in each.top)] for each in logprobs]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_split_target_writes_what_a_whole_one_does_with_any_drafter_and_a_stream_outlives_a_killed_follower(
@@ -60,6 +67,7 @@ def test_a_split_target_writes_what_a_whole_one_does_with_any_drafter_and_a_stre
     with cluster.client() as client:
         whole = [each.tokens for each in written(client, CASES)]
         long = client.generate(PROMPTS[0], max_tokens=LONG, ignore_eos=True, drafter="none").tokens
+        prompt = client.generate(LONG_PROMPT, max_tokens=1, prompt_logprobs=3).prompt_logprobs
         there = len(client.cluster().members)
         with forked_torchrun(2, *serve, log=log) as split:
             as_soon_as(lambda: len(client.cluster().members) == there + 1, within_s=120)
@@ -70,6 +78,9 @@ def test_a_split_target_writes_what_a_whole_one_does_with_any_drafter_and_a_stre
             assert len({each.done.verifier for each in parts}) == 1
             accepted = {kind for (kind, _), each in zip(CASES, parts, strict=True) if each.speculation.accepted}
             assert accepted >= {kind.value for kind in POCKET_KINDS} - {DrafterKind.NGRAM.value}
+            told = client.generate(LONG_PROMPT, max_tokens=1, prompt_logprobs=3).prompt_logprobs
+            assert [each.token for each in told] == LONG_PROMPT[1:]
+            assert_same_log_probabilities(torch.tensor(numbers(told)), torch.tensor(numbers(prompt)), 2048)
             tokens: list[int] = []
             for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
                 if isinstance(event, Delta):

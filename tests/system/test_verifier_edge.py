@@ -51,7 +51,8 @@ def facts(complete: Any) -> tuple[Any, ...]:
     return (
         complete.index, list(complete.output_ids), complete.finish_reason, complete.prompt_tokens, complete.completion_tokens,
         None if matched is None else getattr(complete, matched), list(complete.output_logprobs.token_ids),
-        [list(each.token_ids) for each in complete.output_logprobs.top_logprobs],
+        [list(each.token_ids) for each in complete.output_logprobs.top_logprobs], list(complete.input_logprobs.token_ids),
+        [list(each.token_ids) for each in complete.input_logprobs.top_logprobs],
     )  # fmt: skip
 
 
@@ -65,6 +66,7 @@ def facts(complete: Any) -> tuple[Any, ...]:
         pytest.param({**FREE, "stop": ["\n"], "min_tokens": 12, "include_stop_str_in_output": True}, id="least"),
         pytest.param({**FREE, "stop_token_ids": [PROMPT[-1]], "ignore_eos": True}, id="stop tokens"),
         pytest.param({**FREE, "logprobs": 3}, id="log-probabilities"),
+        pytest.param({**SEEDED, "n": 2, "prompt_logprobs": 3, "max_tokens": 1}, id="log-probabilities of the prompt"),
         pytest.param({**FREE, "regex": "return [a-z]{3,9}"}, id="expression"),
         pytest.param(
             {**SEEDED, "n": 2, "json_schema": '{"type": "array", "items": {"type": "integer"}, "maxItems": 3}'},

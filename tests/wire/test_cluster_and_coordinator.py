@@ -30,6 +30,7 @@ from specsplit.values import (
     NoDraftsCause,
     Plan,
     PlanChanges,
+    PromptLogprobs,
     Sampling,
     SpeculationReport,
     SpeculationStatistics,
@@ -39,7 +40,7 @@ from specsplit.values import (
     Usage,
     Vocabulary,
 )
-from specsplit.wire import cluster, coordinator
+from specsplit.wire import cluster, coordinator, verifier
 from tests.wire.strategies import constraints, hosts, needs
 
 U32 = st.integers(0, 2**32 - 1)
@@ -166,6 +167,7 @@ generates = st.builds(
     st.none() | st.integers(0, 20),
     st.integers(1, 16),
     constraint=st.none() | constraints,
+    prompt_logprobs=st.none() | st.integers(0, 20),
 )
 speculations = st.builds(SpeculationStatistics, U32, U32, U32, U32, U32)
 dones = st.builds(
@@ -185,15 +187,28 @@ M = TypeVar("M", bound=Message)
 
 
 @st.composite
-def deltas(draw: st.DrawFn) -> requests.Delta:
-    """With and without log-probabilities, and these with and without texts."""
-    tokens, width = draw(TOKENS), draw(st.integers(0, 3))
+def logged(draw: st.DrawFn, tokens: tuple[int, ...]) -> tuple[TokenLogprob, ...]:
+    """Log-probabilities of tokens, with and without texts."""
+    width = draw(st.integers(0, 3))
     numbers, texts = st.floats(-99, 0, width=32), draw(st.sampled_from([st.just(""), NAME]))
     tops = st.lists(
         st.builds(TokenLogprob, U32, numbers | st.just(-math.inf), text=texts), min_size=width, max_size=width
     )
-    logprobs = tuple(TokenLogprob(token, draw(numbers), tuple(draw(tops)), draw(texts)) for token in tokens)
-    return requests.Delta(draw(TEXT), tokens, draw(U32), draw(st.sampled_from([(), logprobs])), draw(U32))
+    return tuple(TokenLogprob(token, draw(numbers), tuple(draw(tops)), draw(texts)) for token in tokens)
+
+
+@st.composite
+def told_prompts(draw: st.DrawFn) -> PromptLogprobs:
+    tokens, first = draw(st.lists(U32, min_size=1, max_size=8).map(tuple)), draw(st.just(0) | U32)
+    return PromptLogprobs(first, tokens, draw(logged(tokens if first else tokens[1:])))
+
+
+@st.composite
+def deltas(draw: st.DrawFn) -> requests.Delta:
+    """With and without log-probabilities, and with and without some of the prompt."""
+    tokens = draw(TOKENS)
+    own = draw(st.just(()) | logged(tokens))
+    return requests.Delta(draw(TEXT), tokens, draw(U32), own, draw(U32), draw(st.none() | told_prompts()))
 
 
 def over_the_wire(message: M) -> M:
@@ -311,6 +326,7 @@ def test_an_unknown_field_is_refused_by_number_wherever_it_stands() -> None:
         ("n", coordinator_pb2.GenerateRequest(text="x", n=17)),
         ("logprobs", coordinator_pb2.GenerateRequest(text="x", logprobs=21)),
         ("logprobs", coordinator_pb2.GenerateRequest(text="x", logprobs=2**32 - 1)),
+        ("prompt_logprobs", coordinator_pb2.GenerateRequest(text="x", prompt_logprobs=21)),
         ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": -1})),
         ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": float("nan")})),
         ("temperature", coordinator_pb2.GenerateRequest(text="x", sampling={"temperature": float("inf")})),
@@ -526,3 +542,25 @@ def test_log_probabilities_that_do_not_go_with_their_tokens_are_refused_by_name(
     with pytest.raises(InvalidRequest) as caught:
         coordinator.generate_events(message)
     assert caught.value.field == f"delta.logprobs.{field}"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"),
+    [
+        ({}, "token_ids"),
+        ({"first": 3}, "token_ids"),
+        ({"token_ids": [1, 2]}, "logprobs"),
+        ({"first": 3, "token_ids": [1]}, "logprobs"),
+        ({"first": 3, "token_ids": [1, 2], "logprobs": {"picked": [-1.0]}}, "logprobs.picked"),
+        ({"token_ids": [1, 2], "logprobs": {"picked": [-1.0, -2.0]}}, "logprobs.picked"),
+    ],
+)
+def test_a_prompt_that_is_told_without_one_for_each_token_is_refused_by_name(
+    prompt: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        coordinator.generate_events(coordinator_pb2.GenerateResponse(delta={"prompt": prompt}))
+    assert caught.value.field == f"delta.prompt.{field}"
+    with pytest.raises(InvalidRequest) as caught:
+        verifier.decode_events(verifier_pb2.DecodeResponse(prompt=prompt))
+    assert caught.value.field == f"prompt.{field}"

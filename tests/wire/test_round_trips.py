@@ -26,6 +26,7 @@ from specsplit.values import (
     NoDraftsCause,
     Plan,
     PlanChanges,
+    PromptLogprobs,
     Sampling,
     SpeculationStatistics,
     Stopping,
@@ -77,6 +78,7 @@ endpoints = st.builds(Endpoint, st.text(max_size=8), st.just("host:1"), needs)
 decodes = st.builds(
     DecodeRequest, st.text(max_size=9), tokens, samplings, stoppings, plan_changes, st.none() | endpoints,
     st.none() | st.integers(0, 20), st.booleans(), scope=scopes, constraint=st.none() | constraints,
+    prompt_logprobs=st.none() | st.integers(0, 20),
 )  # fmt: skip
 resumed = st.builds(
     DecodeRequest, st.text(max_size=9), tokens.filter(lambda ids: len(ids) > 1), samplings, st.just(Stopping()),
@@ -172,6 +174,8 @@ def test_decode_responses_round_trip(
         Tokens(ids, 0, sums, logprobs),
         Tokens(ids, 0, sums, no_drafts=NoDrafts(NoDraftsCause.LATE, rarely=True)),
         Preempted(),
+        PromptLogprobs(0, (5, *ids), logprobs),
+        PromptLogprobs(n // 2 + 1, (*ids, 1), (*logprobs, TokenLogprob(1, -0.5, tops))),
         Finished(reason, stop, Usage(n, n // 2, n // 3), sums),
         Finished(
             reason, stop, Usage(n, n // 2, n // 3), sums, NoDrafts(NoDraftsCause.PRICE, n, 1.5, 1.25, rarely=True)

@@ -13,7 +13,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 from specsplit.engine import EngineLoad, ModelConfig, engine_load
 from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.membership import Member
-from specsplit.requests import Delta, Done, GenerateRequest, TextPrompt, TokenPrompt
+from specsplit.requests import Delta, Done, GenerateRequest, Prompt, TextPrompt, TokenPrompt
 from specsplit.values import (
     Constraint,
     ConstraintKind,
@@ -22,6 +22,7 @@ from specsplit.values import (
     FinishReason,
     Load,
     ModelInfo,
+    PromptLogprobs,
     Sampling,
     SpeculationStatistics,
     Stopping,
@@ -84,6 +85,7 @@ stoppings = st.builds(
     st.booleans(),
     st.integers(1, 16),
     st.none() | st.integers(0, 20),
+    st.none() | st.integers(0, 20),
     st.lists(st.text(min_size=1, max_size=5), max_size=4).map(tuple),
     st.booleans(),
 )
@@ -93,6 +95,7 @@ def test_every_field_arrives_as_the_number_that_was_meant(
     seeded: bool,
     n: int,
     logprobs: int | None,
+    prompt_logprobs: int | None,
     stop: tuple[str, ...],
     include: bool,
 ) -> None:
@@ -104,6 +107,7 @@ def test_every_field_arrives_as_the_number_that_was_meant(
         "stop": stop,
         "n": n,
         "logprobs": logprobs,
+        "prompt_logprobs": prompt_logprobs,
         "include_stop_str_in_output": include,
         "seed": sampling.seed if seeded else None,
     }
@@ -118,6 +122,7 @@ def test_every_field_arrives_as_the_number_that_was_meant(
         logprobs=logprobs,
         n=n,
         include_stop_str_in_output=include,
+        prompt_logprobs=prompt_logprobs,
     )
 
 
@@ -135,6 +140,8 @@ def test_a_prompt_may_be_text() -> None:
         ({"min_p": 2.0}, "min_p: is 2.0, expected"),
         ({"n": 17}, r"n: is 17, expected 1\.\.16"),
         ({"logprobs": 21}, r"logprobs: is 21, expected 0\.\.20"),
+        ({"prompt_logprobs": 21}, r"prompt_logprobs: is 21, expected 0\.\.20"),
+        ({"prompt_logprobs": -1}, r"sampling_params\.prompt_logprobs: is -1, expected none below 0"),
         ({"logprobs": -1}, r"sampling_params\.logprobs: is -1, expected none below 0"),
         ({"seed": -2}, r"sampling_params\.seed: is -2, expected none below 0"),
         ({"logit_bias": {-3: 1.0}}, r"sampling_params\.logit_bias\[-3\]: is -3, expected none below 0"),
@@ -174,7 +181,6 @@ def test_a_request_without_a_prompt_is_refused() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("prompt_logprobs", 0),
         ("truncate_prompt_tokens", -1),
     ],
 )
@@ -260,6 +266,75 @@ def test_an_answer_that_is_not_streamed_comes_whole_and_its_choices_in_order() -
     first, second = write(Done("r", FinishReason.LENGTH, None, Usage(3, 1), SpeculationStatistics(), 7, "v1"))
     assert (first.complete.index, list(first.complete.output_ids)) == (0, [1])
     assert second == pb.GenerateResponse(complete=whole)
+
+
+PIECES = (
+    Delta("", (), prompt=PromptLogprobs(0, (5, 6), (TokenLogprob(6, -0.5, (TokenLogprob(9, -0.25),)),))),
+    Delta("", (), prompt=PromptLogprobs(2, (7,), (TokenLogprob(7, -2.0, (TokenLogprob(7, -2.0),)),))),
+)
+INPUT = pb.InputLogProbs(
+    token_logprobs=[pb.InputTokenLogProb(), pb.InputTokenLogProb(value=-0.5), pb.InputTokenLogProb(value=-2.0)],
+    token_ids=[5, 6, 7],
+    top_logprobs=[
+        pb.TopLogProbs(),
+        pb.TopLogProbs(values=[-0.25], token_ids=[9]),
+        pb.TopLogProbs(values=[-2.0], token_ids=[7]),
+    ],
+)
+
+
+@pytest.mark.parametrize("prompt", [TokenPrompt((5, 6, 7)), TextPrompt("x")])
+def test_the_prompt_is_told_in_the_first_chunk_of_choice_0_and_never_again(prompt: Prompt) -> None:
+    write = vllm.Responses(GenerateRequest(prompt, n=2, prompt_logprobs=1), streamed=True)
+    assert [write(each) for each in PIECES] == [[], []]
+    ((other,), (first,), (second,)) = (write(Delta("q", (1,), index=index)) for index in (1, 0, 0))
+    assert first.chunk.input_logprobs == INPUT
+    assert not other.chunk.HasField("input_logprobs") and not second.chunk.HasField("input_logprobs")
+    (end,) = write(Done("r", FinishReason.LENGTH, None, Usage(3, 1), SpeculationStatistics(), 7, "v1"))
+    assert not end.complete.HasField("input_logprobs")
+
+
+def test_the_prompt_of_an_answer_without_a_token_is_told_at_its_end() -> None:
+    write = vllm.Responses(GenerateRequest(TokenPrompt((5, 6, 7)), prompt_logprobs=1), streamed=True)
+    assert [write(each) for each in PIECES] == [[], []]
+    (end,) = write(Done("r", FinishReason.STOP, 3, Usage(3, 0), SpeculationStatistics(), 7, "v1"))
+    assert end.complete.input_logprobs == INPUT
+
+
+def test_the_prompt_is_told_with_every_choice_that_is_not_streamed() -> None:
+    write = vllm.Responses(GenerateRequest(TokenPrompt((5, 6, 7)), n=2, prompt_logprobs=1), streamed=False)
+    assert [write(each) for each in (*PIECES, Delta("q", (1,)), DONE)] == [[]] * 4
+    both = write(Done("r", FinishReason.LENGTH, None, Usage(3, 1), SpeculationStatistics(), 7, "v1"))
+    assert [each.complete.input_logprobs for each in both] == [INPUT] * 2
+
+
+def test_without_likeliest_tokens_there_are_no_lists_of_them_as_with_vllm() -> None:
+    write = vllm.Responses(GenerateRequest(TokenPrompt((5, 6, 7)), prompt_logprobs=0), streamed=False)
+    write(Delta("", (), prompt=PromptLogprobs(0, (5, 6), (TokenLogprob(6, -0.5),))))
+    (end,) = write(Done("r", FinishReason.LENGTH, None, Usage(3, 1), SpeculationStatistics(), 7, "v1"))
+    assert not end.complete.input_logprobs.top_logprobs and len(end.complete.input_logprobs.token_logprobs) == 2
+
+
+@given(st.integers(1, 400), st.integers(0, 20))
+def test_what_is_allowed_fits_into_a_message_and_more_is_refused_by_name(tokens: int, most: int) -> None:
+    """The largest token ids and full lists."""
+    ids, tops = [2**32 - 1] * tokens, tuple(TokenLogprob(2**32 - 1, -1.5) for _ in range(most))
+    piece = PromptLogprobs(0, ids, [TokenLogprob(2**32 - 1, -1.5, tops)] * (tokens - 1))
+    request = GenerateRequest(TextPrompt("x"), prompt_logprobs=most)
+
+    def completed(max_bytes: int) -> int:
+        write = vllm.Responses(request, streamed=False, max_message_bytes=max_bytes)
+        write(Delta("", (), prompt=piece))
+        (end,) = write(Done("r", FinishReason.LENGTH, None, Usage(3, 1), SpeculationStatistics(), 7, "v1"))
+        return end.complete.input_logprobs.ByteSize()
+
+    size = completed(2**24)
+    with pytest.raises(
+        InvalidRequest, match=rf"^sampling_params\.prompt_logprobs: is {most}, which for {tokens} tokens"
+    ):
+        completed(size - 1)
+    with pytest.raises(InvalidRequest, match="max_message_bytes is 9; ask for fewer"):
+        vllm.generate_from_wire(asked(prompt_logprobs=most), 9)
 
 
 def test_what_was_held_back_before_the_end_of_a_streamed_choice_is_a_chunk_before_it() -> None:

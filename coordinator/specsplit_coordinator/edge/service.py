@@ -87,7 +87,7 @@ class Coordinator:
         updater = WeightsUpdater(self.registry, client)
         programs = CoordinatorServicer(generator, self.registry, self._cluster, self.orders, self._delivery, updater)
         engine = CoordinatorEngine(self.registry, client, self._cluster, server)
-        gateways = VllmEngineServicer(self._delivery, engine, settings.model, clock)
+        gateways = VllmEngineServicer(self._delivery, engine, settings.model, clock, settings.max_message_bytes)
         self._members = self._for_members(settings, scorer)
         snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
         self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, client, self.requests))

@@ -19,8 +19,8 @@ from specsplit.generation.answer import Answer
 from specsplit.generation.engine_request import EngineRequest
 from specsplit.observe import TraceContext, fields
 from specsplit.requests import Delta, Done, GenerateEvent
-from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
-from specsplit.values import FailoverCause, FinishReason, Vocabulary
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Preempted, Tokens
+from specsplit.values import FailoverCause, FinishReason, PromptLogprobs, Vocabulary
 from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.cluster.placement import DrafterPlacement, has_other
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
@@ -214,13 +214,19 @@ class Run:
                     if isinstance(event, Preempted):
                         self._preempted(lease.verifier, begun)
                     else:
-                        summed = self._answer.summed(event)
-                        self._logged.received(summed)
-                        for delta in self._answer.feed(summed):
+                        for delta in self._take(event):
                             yield delta
                     if self._answer.end is not None or self._reserved is not None:
                         return
         raise SpecsplitError(f"verifier {lease.verifier.member_id} ended the session without saying why")
+
+    def _take(self, event: PromptLogprobs | Tokens | Finished) -> tuple[Delta, ...]:
+        """Take in what a verifier tells of the prompt, or adds to the answer: what to stream."""
+        if isinstance(event, PromptLogprobs):
+            return self._answer.read(event)
+        summed = self._answer.summed(event)
+        self._logged.received(summed)
+        return self._answer.feed(summed)
 
     def _preempted(self, verifier: MemberState, begun: int) -> None:
         """Reserve a place on a verifier with pages for it, unless it has got no tokens since it had `begun` here: it could move forever."""

@@ -80,6 +80,8 @@ class Row:
     """[Q, E] which of the last E tokens each new one sees, itself included."""
     logits_at: Sequence[int] = ()
     """[n] indices (< Q) of the tokens whose logits are wanted; may be empty."""
+    stretch: bool = False
+    """True: nobody goes on from within it, whatever logits are wanted."""
 
     def __post_init__(self) -> None:
         queries, tail = self.tail_mask.shape

@@ -137,7 +137,7 @@ def is_chunk(row: Row) -> bool:
     last = row.num_tokens - 1
     return (
         last > 0
-        and all(index == last for index in row.logits_at)
+        and (row.stretch or all(index == last for index in row.logits_at))
         and bool(row.tail_mask[:, -1 - last :].sum() == (last + 1) * (last + 2) // 2)
     )
 

@@ -25,7 +25,7 @@ from specsplit.rpc import Phase, Server
 from specsplit.sessions import Preempted
 from specsplit.settings import VerifierSettings
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import ModelInfo
+from specsplit.values import ModelInfo, PromptLogprobs
 from specsplit_verifier.edge.block_events import BlockEvents
 from specsplit_verifier.edge.operations import Operations
 from specsplit_verifier.edge.verifier import Verifier
@@ -132,7 +132,8 @@ class VerifierEngine:
             async for event in events:
                 if isinstance(event, Preempted):
                     continue
-                for delta in answer.feed(event):
+                deltas = answer.read(event) if isinstance(event, PromptLogprobs) else answer.feed(event)
+                for delta in deltas:
                     yield delta
                 if answer.end is not None:
                     return

@@ -155,7 +155,7 @@ def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE)
     servicer, engine = VerifierServicer(updates), VerifierEngine(settings, server)
     delivery = Delivery(engine, max_unread_bytes=settings.max_unread_bytes, unread_s=settings.unread_s)
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc)
-    VllmEngineServicer(delivery, engine, settings.model, clock).add_to(server.grpc)
+    VllmEngineServicer(delivery, engine, settings.model, clock, settings.max_message_bytes).add_to(server.grpc)
     telemetry = Telemetry(settings, server.tracing, clock, environment.rank)
 
     async def load() -> Served:

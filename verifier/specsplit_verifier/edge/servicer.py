@@ -11,6 +11,7 @@ from specsplit.rpc import Context
 from specsplit.sessions import Tokens
 from specsplit.stream_interval import Held
 from specsplit.v1 import verifier_pb2_grpc
+from specsplit.values import PromptLogprobs
 from specsplit.wire import verifier as wire
 from specsplit.wire import weights
 from specsplit.wire.watching import watch_from_wire, watch_response
@@ -40,7 +41,9 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         try:
             async with aclosing(self.verifier.decode(parsed)) as events:
                 async for event in events:
-                    if not (isinstance(event, Tokens) and held.holds(event, len(event.tokens))):
+                    if isinstance(event, PromptLogprobs):  # nothing is held before the first tokens
+                        yield wire.decode_response(event)
+                    elif not (isinstance(event, Tokens) and held.holds(event, len(event.tokens))):
                         yield wire.decode_response(event, held.release())
         except SpecsplitError:
             if earlier := held.release():

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specsplit.clock import Clock
-from specsplit.errors import SpecsplitError
+from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import Features
 from specsplit.grammar import GrammarState
 from specsplit.membership import HandOver, PlanOrder, Roster
@@ -15,7 +15,7 @@ from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
 from specsplit.records import PlanRecord, TurnCosts
 from specsplit.sessions import DecodeRequest, Finished, Preempted
 from specsplit.speculation import Draft
-from specsplit.values import Load, ModelInfo, NoDrafts
+from specsplit.values import Load, ModelInfo, NoDrafts, PromptLogprobs
 from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.engine.stopwatch import Stopwatch
 from specsplit_verifier.policy.cost import StepCost
@@ -252,6 +252,9 @@ class EngineCore:
         for chunk in step.chunks:
             if not chunk.recomputed and chunk.session not in output.failed:
                 running[chunk.session].kv_length += chunk.num_tokens
+        for number, piece in output.prompts:
+            running[number].counters.told = piece.end
+            self._outputs.append((number, piece))
         for number, error in output.failed.items():
             self._outputs.append((number, error))
             self._end(running[number])
@@ -356,12 +359,22 @@ class EngineCore:
         try:
             session = self._session(request, grammar)
             if (reason := session.ended) is not None:
+                if session.telling:
+                    problem = "is set, but nothing is computed: all tokens are there, or the constraint allows none; leave it out"
+                    raise InvalidRequest("prompt_logprobs", problem)
                 ended = Finished(reason, None, session.usage, session.counters.totals)
                 self._outputs.append((session.id, ended))
             else:
                 self._scheduler.submit(session)
+                self._tell_alone(session)
         except SpecsplitError as error:
             self._outputs.append((request.session, error))
+
+    def _tell_alone(self, session: Session) -> None:
+        """Of a prompt of one token nothing has to be computed: no token stands before it."""
+        if session.telling and session.prompt_length == 1:
+            session.counters.told = 1
+            self._outputs.append((session.id, PromptLogprobs(0, session.tokens[:1], ())))
 
     def _session(self, request: DecodeRequest, grammar: GrammarState | None) -> Session:
         """Raises InvalidRequest if prompt and output exceed the context."""

@@ -59,6 +59,7 @@ from specsplit_verifier.records.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
 from specsplit_verifier.schedule.scheduler import Scheduler
 from specsplit_verifier.sessions.own_lookup import Lookup
+from specsplit_verifier.target.prompt_logprobs import told_rows
 from specsplit_verifier.target.runner import TargetRunner
 
 _log = logging.getLogger(__name__)
@@ -264,5 +265,6 @@ def core_of(
         most_nodes=most_nodes,
         rest_trials=settings.rest_trials,
         roots_join=kv.roots_join,
+        most_told=told_rows(info.vocabulary.size),
     )
     return EngineCore(info, scheduler, planner, drafters, clock)

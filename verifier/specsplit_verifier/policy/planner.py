@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from specsplit.ranks.lockstep import Agreed
 from specsplit.values import AS_SET, Arm, Control, Estimate, NoDrafts, Plan, PlanChanges
@@ -48,6 +49,15 @@ class Pause:
     seconds: float | None
 
 
+class Budget(NamedTuple):
+    """How much of texts that are there one step reads, at most."""
+
+    tokens: int
+    """Tokens of prompts and of recomputed features."""
+    told: int
+    """Tokens of prompts whose log-probabilities are told."""
+
+
 Controllers = Callable[[Control], Controller]
 """Makes the controller that an operator orders."""
 
@@ -73,18 +83,20 @@ class Planner:
         most_nodes: int | None = None,
         rest_trials: bool = False,
         roots_join: bool = True,
+        most_told: int | None = None,
     ) -> None:
         """`step_token_budget`: tokens of prompts and of recomputed features in one step, at most. `grouped`: this is a rank of a group.
 
         `most_nodes`: drafts that the device has memory for in one step, roots not counted; None: it has for any number.
         `rest_trials`: drafters are told to rest while more tokens a second are committed without them. `roots_join`: a session decodes
-        in the very step that reads the last of its prompt.
+        in the very step that reads the last of its prompt. `most_told`: tokens of prompts in one step whose log-probabilities are told,
+        at most; None: any number.
         """
         self.cost = StepCost()
         self._chooser = StepChooser(most_nodes, roots_join=roots_join)
         self._arms = Arms() if rest_trials and not grouped else None
         self._launched = launched
-        self._budget = step_token_budget
+        self._budget = Budget(step_token_budget, step_token_budget if most_told is None else most_told)
         self._controllers = controllers
         self._controller = controllers(AS_SET)
         self._wanted = AS_SET
@@ -203,7 +215,7 @@ class Planner:
 
     def _prompts(self, running: Sequence[Session]) -> list[tuple[Session, int]]:
         prefilling = [session for session in running if session.prefilling]
-        return prompt_chunks(prefilling, self._budget) if prefilling else []
+        return prompt_chunks(prefilling, *self._budget) if prefilling else []
 
     def resting_changes(self, running: Iterable[Session]) -> Sequence[tuple[Session, Plan]]:
         """Find sessions whose drafters are to rest from now on, or no longer, each with its new plan."""
@@ -236,7 +248,7 @@ class Planner:
         prompts: Sequence[tuple[Session, int]],
         crowded_out: Collection[int] = frozenset(),
     ) -> Schedule:
-        left = self._budget - sum(size for _, size in prompts)
+        left = self._budget.tokens - sum(size for _, size in prompts)
         return Schedule(decoding, prompts, recompute_chunks(running, left), crowded_out)
 
 
@@ -252,9 +264,18 @@ RECOMPUTE_TOKENS = 32  # of one session in a step beside others: about as much a
 OLDEST_PART = 4  # of the budget one part in so many is for the oldest prompt, however many shorter ones come
 
 
-def prompt_chunks(prefilling: Sequence[Session], budget: int) -> list[tuple[Session, int]]:
-    """(session, tokens to prefill), in order of arrival. The oldest is sure of a part; of the rest the shortest remainder comes first."""
-    wanted = {session.id: session.unread for session in prefilling}
+def prompt_chunks(
+    prefilling: Sequence[Session], budget: int, most_told: int | None = None
+) -> list[tuple[Session, int]]:
+    """(session, tokens to prefill), in order of arrival. The oldest is sure of a part; of the rest the shortest remainder comes first.
+
+    `most_told`: tokens of prompts that are told, of all sessions together, at most; the oldest come first. None: the budget is less.
+    """
+    told = budget if most_told is None else most_told
+    wanted: dict[int, int] = {}
+    for session in prefilling:
+        wanted[session.id] = min(session.unread, told) if session.telling else session.unread
+        told -= wanted[session.id] if session.telling else 0
     sizes = dict.fromkeys(wanted, 0)
     oldest = prefilling[0].id
     sizes[oldest] = min(wanted[oldest], math.ceil(budget / OLDEST_PART))

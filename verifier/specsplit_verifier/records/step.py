@@ -16,7 +16,7 @@ from specsplit.records import StepRecord
 from specsplit.sampling import TokenCounts
 from specsplit.sessions import Finished, Tokens
 from specsplit.speculation import Commit, Draft
-from specsplit.values import Miss, NoDraftsCause, Plan, Sampling, TokenLogprob
+from specsplit.values import Miss, NoDraftsCause, Plan, PromptLogprobs, Sampling, TokenLogprob
 from specsplit_verifier.records.feed import Recipe
 
 
@@ -50,9 +50,27 @@ class TreeInput(Row):
     """Why it brings its root alone; None: it does not."""
 
 
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """Tokens of a prompt whose log-probabilities are to be told next."""
+
+    first: int
+    """Position of the first of them; the token before it is the first whose logits are read."""
+    tokens: Sequence[int]
+    most: int
+    """Likeliest tokens wanted beside each."""
+    beginning: Sequence[int] = ()
+    """The first token of the prompt, if it is told with these; it has no log-probability."""
+
+    @property
+    def end(self) -> int:
+        """Position behind the last of them."""
+        return self.first + len(self.tokens)
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ChunkInput(Row):
-    """A stretch of a session's committed tokens: no logits.
+    """A stretch of a session's committed tokens: no logits, but where its prompt is to be told.
 
     What is recomputed is written to scratch pages, since batch shapes round differently, and others may read what is there.
     """
@@ -66,6 +84,8 @@ class ChunkInput(Row):
     """Tokens in front that are run only because a scratch page begins with them."""
     recomputed: bool = False
     """True if its KV was there, and it is run for the features that a drafter lacks; else it is of the prompt."""
+    told: PromptPart | None = None
+    """What its logits tell of the prompt, one token for each; None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +110,11 @@ class StepInput:
         trees = [tree for tree in self.trees if tree.session in sessions]
         chunks = [chunk for chunk in self.chunks if chunk.session in sessions]
         return StepInput(trees, chunks, self.planned_at, self.proposal)
+
+    @property
+    def telling(self) -> list[ChunkInput]:
+        """Chunks whose logits tell of their prompts."""
+        return [chunk for chunk in self.chunks if chunk.told is not None]
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -145,7 +170,9 @@ class StepOutput:
     """When the forward began, in seconds of the clock."""
     forward_s: float = 0.0
     cold: bool = False
-    """True if the forward says nothing of what others take: it was the first of its size, or was run again."""
+    """True if the forward says nothing of what others take: it was the first of its size, was run again, or had logits of prompts."""
+    prompts: Sequence[tuple[int, PromptLogprobs]] = ()
+    """(session, what it is told of its prompt), in order."""
 
     def merged_with(self, other: StepOutput) -> StepOutput:
         """This, and what came of the rest of the step after it."""
@@ -157,6 +184,7 @@ class StepOutput:
             self.started,
             self.forward_s + other.forward_s,
             cold=True,
+            prompts=[*self.prompts, *other.prompts],
         )
 
 

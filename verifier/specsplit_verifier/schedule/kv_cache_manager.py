@@ -155,6 +155,8 @@ class KVCacheManager:
 
         `prefilling`: all running sessions that lack KV before their roots, in order of admission.
         """
+        if session.telling:  # it has no use for that
+            return False
         page = self._known(session)
         if page == self._full(len(session.tokens) - 1):
             return False
@@ -315,7 +317,11 @@ class KVCacheManager:
         return prefix
 
     def _known(self, session: Session) -> int:
-        """How many pages of a session's text, from the front, the cache has. What was known last is counted on from there."""
+        """How many pages of a session's text, from the front, it can go on behind: those that the cache has. What was known last is counted
+        on from there. Of what is cached there are no logits, so a session whose prompt is to be told begins at the first token.
+        """
+        if session.telling:
+            return 0
         full = self._full(len(session.tokens) - 1)
         if self.pool.window is not None:
             return self._known_within(session, full)

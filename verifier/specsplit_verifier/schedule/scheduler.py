@@ -10,7 +10,7 @@ from specsplit.model.pages.tables import RowPages
 from specsplit.speculation import Draft
 from specsplit.values import ModelInfo, NoDraftsCause
 from specsplit_verifier.policy.planner import Schedule
-from specsplit_verifier.records.step import ChunkInput, StepInput, TreeInput
+from specsplit_verifier.records.step import ChunkInput, PromptPart, StepInput, TreeInput
 from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
 from specsplit_verifier.sessions.session import Session
 
@@ -136,7 +136,8 @@ class Scheduler:
         ]
         for session, size in schedule.prefilling:
             positions = range(session.kv_length, min(session.kv_length + size, len(session.table)))
-            chunks.append(_chunk(session, positions, session.table.upto(positions.stop)))
+            told = session.to_tell(positions) if session.telling else None
+            chunks.append(_chunk(session, positions, session.table.upto(positions.stop), told=told))
         return StepInput(trees, chunks, now)
 
 
@@ -166,14 +167,25 @@ def _cause(session: Session, crowded_out: Collection[int]) -> NoDraftsCause:
 
 
 def _chunk(
-    session: Session, positions: range, pages: RowPages, *, lead: int = 0, recomputed: bool = False
+    session: Session,
+    positions: range,
+    pages: RowPages,
+    *,
+    lead: int = 0,
+    recomputed: bool = False,
+    told: PromptPart | None = None,
 ) -> ChunkInput:
+    """Each token that is told is told by the logits of the one before it."""
+    behind = range(0) if told is None else range(told.first - 1 - positions.start, told.end - 1 - positions.start)
     return ChunkInput.chunk(
         session.tokens[positions.start : positions.stop],
         pages,
+        behind,
+        stretch=True,
         session=session.id,
         first=positions.start + lead,
         recipe=session.drafter.recipe,
         lead=lead,
         recomputed=recomputed,
+        told=told,
     )

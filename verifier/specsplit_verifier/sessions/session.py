@@ -12,7 +12,7 @@ from specsplit.sampling import TokenCounts
 from specsplit.sessions import DecodeRequest, Finished, Tokens
 from specsplit.speculation import Draft
 from specsplit.values import FinishReason, NoDrafts, NoDraftsCause, Plan, SpeculationStatistics, Usage
-from specsplit_verifier.records.step import Accepted, EndFloor, Reroot, SessionResult
+from specsplit_verifier.records.step import Accepted, EndFloor, PromptPart, Reroot, SessionResult
 from specsplit_verifier.records.undrafted import Undrafted
 from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.forced import forced_last
@@ -29,6 +29,8 @@ class SessionCounters:
     """None: the session has no penalties."""
     undrafted: Undrafted = field(default_factory=Undrafted)
     """Its steps by why they had no drafts."""
+    told: int = 0
+    """Tokens of its prompt, from the front, that were told with their log-probabilities."""
 
     @property
     def accepted_a_step(self) -> float:
@@ -155,6 +157,19 @@ class Session:
     def usage(self) -> Usage:
         """Tokens in and out so far."""
         return Usage(self.prompt_length, self.generated, self.cached_tokens or 0)
+
+    @property
+    def telling(self) -> bool:
+        """True while log-probabilities of its prompt are to be told: for these it reads all of the prompt, whatever is cached."""
+        return self.request.prompt_logprobs is not None and self.counters.told < self.prompt_length
+
+    def to_tell(self, positions: range) -> PromptPart | None:
+        """What can be told of its prompt when these committed positions are read; None: nothing."""
+        most, first = self.request.prompt_logprobs, max(self.counters.told, 1, positions.start + 1)
+        stop = min(positions.stop + 1, self.prompt_length)
+        if most is None or first >= stop:
+            return None
+        return PromptPart(first, self.tokens[first:stop], most, () if self.counters.told else self.tokens[:1])
 
     @property
     def unread(self) -> int:

@@ -21,9 +21,11 @@ from specsplit.model_thread import SITE
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.mesh import LocalMesh
 from specsplit.sampling.kernels import obstacle
+from specsplit.values import PromptLogprobs
 from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput
 from specsplit_verifier.target.extraction import Extractor
 from specsplit_verifier.target.forward_time import forward_time
+from specsplit_verifier.target.prompt_logprobs import prompts_of
 from specsplit_verifier.target.torch_profiler import TorchProfiler
 from specsplit_verifier.target.tree_sampler import HostTreeSampler, TreeSampler
 
@@ -134,14 +136,18 @@ class TargetRunner:
         started = self._clock.now()
         with forward_time(self.target.device, self._clock) as time, self._paced.step(step.tokens), self._turn():
             logits, hidden = self.target.forward_capturing(step.rows, step.layers)
+        prompts: Sequence[tuple[int, PromptLogprobs]] = ()
+        if telling := step.telling:
+            drafted = sum(len(tree.logits_at) for tree in step.trees)
+            prompts, logits = prompts_of(telling, logits[drafted:]), logits[:drafted]
         accepted, features = accept(logits, hidden)
         if self.target.states is not None:
             ends = [(tree, accepted[tree.session].path[-1]) for tree in step.trees if tree.session in accepted]
             read = [(chunk, chunk.num_tokens - 1) for chunk in step.chunks if not chunk.recomputed]
             self.target.keep_states([*ends, *read])
         no_pick = [tree.session for tree in step.trees if tree.session not in accepted]
-        cold = self._first_runs.is_first(sum(self.lockstep.rows) or step.tokens)
-        return StepOutput(accepted, features, {}, no_pick, started, time.seconds, cold)
+        cold = self._first_runs.is_first(sum(self.lockstep.rows) or step.tokens) or bool(telling)
+        return StepOutput(accepted, features, {}, no_pick, started, time.seconds, cold, prompts)
 
 
 _SIZES: Final = (1, 8, 32, 64)
