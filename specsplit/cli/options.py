@@ -21,7 +21,13 @@ ADDRESS = _ADDRESS
 """Where a coordinator listens unless told otherwise."""
 
 AddressOption = Annotated[
-    str, typer.Option("--address", metavar="HOST:PORT", envvar="SPECSPLIT_CLIENT_ADDRESS", help="The coordinator.")
+    str,
+    typer.Option(
+        "--address",
+        metavar="HOST:PORT",
+        envvar="SPECSPLIT_CLIENT_ADDRESS",
+        help="The coordinator; several with commas between, or dns:///NAME:PORT.",
+    ),
 ]
 """Which coordinator to talk to."""
 

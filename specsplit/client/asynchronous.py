@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import aclosing, contextmanager
+from functools import partial
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, TypeAlias, TypeVar, Unpack
 
 import grpc
 
 from specsplit.client.options import Options, Promptable, check_timeout, make_request, make_whole_request
-from specsplit.client.received import Received
+from specsplit.client.replicas import Replica, Replicas
 from specsplit.client.result import Gatherer, Result
+from specsplit.client.resuming import Resuming
+from specsplit.client.until import Until
 from specsplit.engine import MemberUpdated, UpdateWeights
-from specsplit.errors import Cancelled, Unavailable
+from specsplit.errors import Cancelled, SpecsplitError, Unavailable
 from specsplit.membership import Cluster, PlanInForce, TracingInForce
 from specsplit.observe.tracing import trace_metadata
 from specsplit.requests import GenerateEvent, GenerateRequest
@@ -25,15 +28,25 @@ from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import coordinator as wire
 from specsplit.wire import weights
 
+_Stub: TypeAlias = "coordinator_pb2_grpc.CoordinatorServiceAsyncStub"
+_Replica: TypeAlias = "Replica[grpc.aio.Channel, _Stub]"
+_Answer = TypeVar("_Answer")
+
 
 class AsyncClient:
-    """Talks to one coordinator. Every method raises the errors of `specsplit.errors`. Close it, or use it as a context manager."""
+    """Talks to a coordinator, or to several that serve one cluster: a call goes to each in turn, and to another if one is gone.
+
+    Every method raises the errors of `specsplit.errors`. Close it, or use it as a context manager.
+    """
 
     def __init__(self, address: str, transport: TransportSettings | None = None) -> None:
-        """`address` is host:port; the connection is made when first used. Raises InvalidRequest for a bad address or CA file."""
-        self._peer = f"coordinator {address}"
-        self._channel = dial(address, transport)
-        self._stub = coordinator_pb2_grpc.CoordinatorServiceStub(self._channel)
+        """`address` is host:port, several with commas between, or dns:///name:port for every address of a name.
+
+        Connections are made when first used. Raises InvalidRequest for a bad address or CA file.
+        """
+        dialled, stub = partial(dial, settings=transport), coordinator_pb2_grpc.CoordinatorServiceStub
+        self._replicas: Replicas[grpc.aio.Channel, _Stub] = Replicas(address, dialled, stub)
+        self._address = address
         self._closed = False
 
     async def generate(
@@ -56,54 +69,59 @@ class AsyncClient:
     async def send(
         self, request: GenerateRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[GenerateEvent, None]:
-        """Stream the events of a request that is made already. If the stream breaks, Unavailable has the tokens that had come."""
+        """Stream the events of a request that is made already.
+
+        If the stream breaks, another coordinator goes on with it, if there is one; else Unavailable has the tokens that had come.
+        """
         self._require_open()
-        received = Received(request)
-        message = wire.generate_to_wire(request)
-        call = self._stub.Generate(message, timeout=check_timeout(timeout_s), metadata=trace_metadata())
+        resuming, until = Resuming(request, elsewhere=self._replicas.several), Until(check_timeout(timeout_s))
+        while True:
+            replica = self._replicas.in_turn()[0]
+            try:
+                async with aclosing(self._stream(replica, resuming, until)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except Unavailable as error:
+                self._replicas.failed(replica)
+                pause_s = resuming.after(error)
+            await asyncio.sleep(until.at_most(pause_s))
+
+    async def _stream(self, replica: _Replica, resuming: Resuming, until: Until) -> AsyncGenerator[GenerateEvent, None]:
+        """Stream what has not come yet, from this coordinator."""
+        self._require_open()
+        message = wire.generate_to_wire(resuming.rest)
+        call = replica.stub.Generate(message, timeout=until.left_s, metadata=trace_metadata())
         try:
-            with self._typed_failures():
+            with self._typed_failures(replica):
                 async for message in call:
                     for event in wire.generate_events(message):
-                        received.add(event)
-                        yield event
-        except Unavailable as error:
-            broken = received.broken(error)
-            if broken is error:
-                raise
-            raise broken from error
-        else:
-            received.check_whole()
+                        yield resuming.add(event)
+            resuming.check_whole()
         finally:
             call.cancel()
 
     async def model_info(self, timeout_s: float | None = None) -> ModelInfo:
         """Ask which target model the cluster serves."""
-        self._require_open()
-        with self._typed_failures():
-            call = self._stub.GetModelInfo(wire.model_info_request(), timeout=check_timeout(timeout_s))
-            return wire.model_info_from_wire(await call)
+        timeout_s, request = check_timeout(timeout_s), wire.model_info_request()
+        return wire.model_info_from_wire(await self._ask(lambda stub: stub.GetModelInfo(request, timeout=timeout_s)))
 
     async def cluster(self, timeout_s: float | None = None) -> Cluster:
         """Ask who is in the cluster and how busy each member is."""
-        self._require_open()
-        with self._typed_failures():
-            call = self._stub.GetCluster(wire.cluster_request(), timeout=check_timeout(timeout_s))
-            return wire.cluster_from_wire(await call)
+        timeout_s, request = check_timeout(timeout_s), wire.cluster_request()
+        return wire.cluster_from_wire(await self._ask(lambda stub: stub.GetCluster(request, timeout=timeout_s)))
 
     async def plan(self, timeout_s: float | None = None) -> PlanInForce:
         """Ask which changes of the plan are in force. A coordinator of an older build does not know the call: Unsupported."""
-        self._require_open()
-        with self._typed_failures():
-            call = self._stub.GetPlan(wire.plan_request(), timeout=check_timeout(timeout_s))
-            return wire.plan_in_force_from_wire(await call)
+        timeout_s, request = check_timeout(timeout_s), wire.plan_request()
+        return wire.plan_in_force_from_wire(await self._ask(lambda stub: stub.GetPlan(request, timeout=timeout_s)))
 
     async def tracing(self, timeout_s: float | None = None) -> TracingInForce:
         """Ask which changes of what is traced are in force. A coordinator of an older build does not know the call: Unsupported."""
-        self._require_open()
-        with self._typed_failures():
-            call = self._stub.GetTracing(wire.tracing_request(), timeout=check_timeout(timeout_s))
-            return wire.tracing_in_force_from_wire(await call)
+        timeout_s, request = check_timeout(timeout_s), wire.tracing_request()
+        return wire.tracing_in_force_from_wire(
+            await self._ask(lambda stub: stub.GetTracing(request, timeout=timeout_s))
+        )
 
     async def set_plan(
         self,
@@ -117,21 +135,19 @@ class AsyncClient:
 
         That is on top of earlier changes or, with `reset`, instead of them. Raises Incompatible if a verifier does not know the controller.
         """
-        self._require_open()
+        timeout_s = check_timeout(timeout_s)
         request = wire.set_plan_to_wire(changes or PlanChanges(), control or Control(), reset)
-        with self._typed_failures():
-            return wire.plan_in_force_from_wire(await self._stub.SetPlan(request, timeout=check_timeout(timeout_s)))
+        return wire.plan_in_force_from_wire(await self._tell(lambda stub: stub.SetPlan(request, timeout=timeout_s)))
 
     async def set_tracing(
         self, changes: TraceChanges | None = None, *, reset: bool = False, timeout_s: float | None = None
     ) -> TracingInForce:
         """Change what every service traces, on top of earlier changes or, with `reset`, instead of them; what is in force now."""
-        self._require_open()
+        timeout_s = check_timeout(timeout_s)
         request = wire.set_tracing_to_wire(changes or TraceChanges(), reset)
-        with self._typed_failures():
-            return wire.tracing_in_force_from_wire(
-                await self._stub.SetTracing(request, timeout=check_timeout(timeout_s))
-            )
+        return wire.tracing_in_force_from_wire(
+            await self._tell(lambda stub: stub.SetTracing(request, timeout=timeout_s))
+        )
 
     async def update_weights(
         self, wanted: UpdateWeights, member_id: str = "", timeout_s: float | None = None
@@ -140,39 +156,87 @@ class AsyncClient:
 
         Raises NotFound for a verifier that is not there, Unavailable if none is.
         """
-        self._require_open()
-        request = weights.update_to_wire(wanted, member_id)
-        with self._typed_failures():
-            call = self._stub.UpdateWeights(request, timeout=check_timeout(timeout_s))
-            return weights.updated_from_wire(await call)
+        timeout_s, request = check_timeout(timeout_s), weights.update_to_wire(wanted, member_id)
+        return weights.updated_from_wire(await self._order(lambda stub: stub.UpdateWeights(request, timeout=timeout_s)))
 
     async def wait_until_serving(self, timeout_s: float) -> None:
-        """Return once the coordinator takes requests. Raises DeadlineExceeded."""
+        """Return once a coordinator takes requests. Raises DeadlineExceeded."""
         self._require_open()
         check_timeout(timeout_s)
-        with self._typed_failures():
-            await wait_until_serving(self._channel, timeout_s)
+        first, *others = self._replicas
+        if not others:
+            return await self._wait_until_serves(first, timeout_s)
+        tasks = [asyncio.create_task(self._wait_until_serves(each, timeout_s)) for each in self._replicas]
+        try:
+            await _first_to_succeed(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def close(self) -> None:
         """Hang up: requests that still run end with Cancelled, later ones with Unavailable."""
         self._closed = True
-        await self._channel.close()
+        for replica in self._replicas:
+            await replica.channel.close()
+
+    async def _wait_until_serves(self, replica: _Replica, timeout_s: float) -> None:
+        with self._typed_failures(replica):
+            await wait_until_serving(replica.channel, timeout_s)
+
+    async def _ask(self, call: Callable[[_Stub], Awaitable[_Answer]]) -> _Answer:
+        """Ask one of them. Raises what the last of those that are not there says if none is."""
+        *others, last = self._replicas.in_turn()
+        for replica in others:
+            try:
+                return await self._ask_one(replica, call)
+            except Unavailable:
+                self._replicas.failed(replica)
+        return await self._ask_one(last, call)
+
+    async def _tell(self, call: Callable[[_Stub], Awaitable[_Answer]]) -> _Answer:
+        """Tell all of them -> what the first answers. One that is not there knows nothing when it is back, so it need not be told.
+
+        Raises Unavailable if none is there.
+        """
+        answers, failure = list[_Answer](), Unavailable("there is no coordinator")
+        for replica in self._replicas:
+            try:
+                answers.append(await self._ask_one(replica, call))
+            except Unavailable as error:
+                failure = error
+        if not answers:
+            raise failure
+        return answers[0]
+
+    async def _order(self, call: Callable[[_Stub], Awaitable[_Answer]]) -> _Answer:
+        """Ask the one whose turn it is, and no other: what is asked for may have been done already when the answer does not come."""
+        replica = self._replicas.in_turn()[0]
+        try:
+            return await self._ask_one(replica, call)
+        except Unavailable:
+            self._replicas.failed(replica)
+            raise
+
+    async def _ask_one(self, replica: _Replica, call: Callable[[_Stub], Awaitable[_Answer]]) -> _Answer:
+        self._require_open()
+        with self._typed_failures(replica):
+            return await call(replica.stub)
 
     def _require_open(self) -> None:
         if self._closed:
-            raise Unavailable(f"{self._peer}: this client is closed; make another")
+            raise Unavailable(f"coordinator {self._address}: this client is closed; make another")
 
     @contextmanager
-    def _typed_failures(self) -> Generator[None]:
+    def _typed_failures(self, replica: _Replica) -> Generator[None]:
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self._peer) from error
+            raise from_rpc_error(error, replica.peer) from error
         except (asyncio.CancelledError, grpc.aio.UsageError) as error:
             if not self._closed or is_task_cancelled():
                 raise
             # grpc.aio answers so when the channel is closed under a call, or before the next; but nobody cancelled this task.
-            raise Cancelled(f"{self._peer}: this client was closed during the request") from error
+            raise Cancelled(f"{replica.peer}: this client was closed during the request") from error
 
     async def __aenter__(self) -> Self:
         return self
@@ -181,3 +245,17 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _first_to_succeed(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Return once one has. Raises what the last of them raised if all have failed."""
+    failure: SpecsplitError | None = None
+    for done in asyncio.as_completed(tasks):
+        try:
+            await done
+        except SpecsplitError as error:
+            failure = error
+        else:
+            return
+    if failure is not None:
+        raise failure

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import closing, contextmanager
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Final, Self, TypeVar, Unpack
 
 import grpc
 
 from specsplit.client.interrupts import undisturbed
 from specsplit.client.options import Options, Promptable, check_timeout, make_request, make_whole_request
-from specsplit.client.received import Received
+from specsplit.client.replicas import Replica, Replicas
 from specsplit.client.result import Gatherer, Result
+from specsplit.client.resuming import Resuming
+from specsplit.client.until import Until
 from specsplit.engine import MemberUpdated, UpdateWeights
-from specsplit.errors import Cancelled, Unavailable
+from specsplit.errors import Cancelled, DeadlineExceeded, Unavailable
 from specsplit.membership import Cluster, PlanInForce, TracingInForce
 from specsplit.observe.tracing import trace_metadata
 from specsplit.requests import GenerateEvent, GenerateRequest
@@ -25,18 +29,26 @@ from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import coordinator as wire
 from specsplit.wire import weights
 
+_Stub = coordinator_pb2_grpc.CoordinatorServiceStub
+_Replica = Replica[grpc.Channel, _Stub]
+_Answer = TypeVar("_Answer")
+_LOOK_S: Final = 0.2
+"""So long one of several coordinators is waited for before the next one is looked at."""
+
 
 class Client:
-    """Talks to one coordinator. Every method raises the errors of `specsplit.errors`. Close it, or use it as a context manager.
+    """Talks to a coordinator, or to several that serve one cluster: a call goes to each in turn, and to another if one is gone.
 
-    One client may be used by several threads.
+    Every method raises the errors of `specsplit.errors`. Close it, or use it as a context manager. Several threads may use one client.
     """
 
     def __init__(self, address: str, transport: TransportSettings | None = None) -> None:
-        """`address` is host:port; the connection is made when first used. Raises InvalidRequest for a bad address or CA file."""
-        self._peer = f"coordinator {address}"
-        self._channel = dial_blocking(address, transport)
-        self._stub = coordinator_pb2_grpc.CoordinatorServiceStub(self._channel)
+        """`address` is host:port, several with commas between, or dns:///name:port for every address of a name.
+
+        Connections are made when first used. Raises InvalidRequest for a bad address or CA file.
+        """
+        self._replicas = Replicas[grpc.Channel, _Stub](address, partial(dial_blocking, settings=transport), _Stub)
+        self._address = address
         self._closed = False
 
     def generate(self, prompt: Promptable, *, timeout_s: float | None = None, **options: Unpack[Options]) -> Result:
@@ -55,55 +67,61 @@ class Client:
         return self.send(make_request(prompt, **options), timeout_s)
 
     def send(self, request: GenerateRequest, timeout_s: float | None = None) -> Generator[GenerateEvent, None, None]:
-        """Stream the events of a request that is made already. If the stream breaks, Unavailable has the tokens that had come."""
+        """Stream the events of a request that is made already.
+
+        If the stream breaks, another coordinator goes on with it, if there is one; else Unavailable has the tokens that had come.
+        """
         self._require_open()
-        received = Received(request)
-        message = wire.generate_to_wire(request)
-        with self._typed_failures(), undisturbed():
-            call = self._stub.Generate(message, timeout=check_timeout(timeout_s), metadata=trace_metadata())
+        timeout_s = check_timeout(timeout_s)
+        resuming, until = Resuming(request, elsewhere=self._replicas.several), Until(timeout_s)
+        while True:
+            replica = self._replicas.in_turn()[0]
+            try:
+                yield from self._stream(replica, resuming, until)
+                return
+            except Unavailable as error:
+                self._replicas.failed(replica)
+                pause_s = resuming.after(error)
+            time.sleep(until.at_most(pause_s))
+
+    def _stream(self, replica: _Replica, resuming: Resuming, until: Until) -> Generator[GenerateEvent, None, None]:
+        """Stream what has not come yet, from this coordinator."""
+        self._require_open()
+        message = wire.generate_to_wire(resuming.rest)
+        with self._typed_failures(replica), undisturbed():
+            call = replica.stub.Generate(message, timeout=until.left_s, metadata=trace_metadata())
         try:
-            with self._typed_failures():
+            with self._typed_failures(replica):
                 for message in call:
                     for event in wire.generate_events(message):
-                        received.add(event)
-                        yield event
-        except Unavailable as error:
-            broken = received.broken(error)
-            if broken is error:
-                raise
-            raise broken from error
-        else:
-            received.check_whole()
+                        yield resuming.add(event)
+            resuming.check_whole()
         finally:
             call.cancel()
 
     def model_info(self, timeout_s: float | None = None) -> ModelInfo:
         """Ask which target model the cluster serves."""
-        self._require_open()
         timeout_s = check_timeout(timeout_s)
-        with self._typed_failures():
-            return wire.model_info_from_wire(self._stub.GetModelInfo(wire.model_info_request(), timeout=timeout_s))
+        request = wire.model_info_request()
+        return wire.model_info_from_wire(self._ask(lambda stub: stub.GetModelInfo(request, timeout=timeout_s)))
 
     def cluster(self, timeout_s: float | None = None) -> Cluster:
         """Ask who is in the cluster and how busy each member is."""
-        self._require_open()
         timeout_s = check_timeout(timeout_s)
-        with self._typed_failures():
-            return wire.cluster_from_wire(self._stub.GetCluster(wire.cluster_request(), timeout=timeout_s))
+        request = wire.cluster_request()
+        return wire.cluster_from_wire(self._ask(lambda stub: stub.GetCluster(request, timeout=timeout_s)))
 
     def plan(self, timeout_s: float | None = None) -> PlanInForce:
         """Ask which changes of the plan are in force. A coordinator of an older build does not know the call: Unsupported."""
-        self._require_open()
         timeout_s = check_timeout(timeout_s)
-        with self._typed_failures():
-            return wire.plan_in_force_from_wire(self._stub.GetPlan(wire.plan_request(), timeout=timeout_s))
+        request = wire.plan_request()
+        return wire.plan_in_force_from_wire(self._ask(lambda stub: stub.GetPlan(request, timeout=timeout_s)))
 
     def tracing(self, timeout_s: float | None = None) -> TracingInForce:
         """Ask which changes of what is traced are in force. A coordinator of an older build does not know the call: Unsupported."""
-        self._require_open()
         timeout_s = check_timeout(timeout_s)
-        with self._typed_failures():
-            return wire.tracing_in_force_from_wire(self._stub.GetTracing(wire.tracing_request(), timeout=timeout_s))
+        request = wire.tracing_request()
+        return wire.tracing_in_force_from_wire(self._ask(lambda stub: stub.GetTracing(request, timeout=timeout_s)))
 
     def set_plan(
         self,
@@ -117,19 +135,17 @@ class Client:
 
         That is on top of earlier changes or, with `reset`, instead of them. Raises Incompatible if a verifier does not know the controller.
         """
-        self._require_open()
+        timeout_s = check_timeout(timeout_s)
         request = wire.set_plan_to_wire(changes or PlanChanges(), control or Control(), reset)
-        with self._typed_failures():
-            return wire.plan_in_force_from_wire(self._stub.SetPlan(request, timeout=check_timeout(timeout_s)))
+        return wire.plan_in_force_from_wire(self._tell(lambda stub: stub.SetPlan(request, timeout=timeout_s)))
 
     def set_tracing(
         self, changes: TraceChanges | None = None, *, reset: bool = False, timeout_s: float | None = None
     ) -> TracingInForce:
         """Change what every service traces, on top of earlier changes or, with `reset`, instead of them; what is in force now."""
-        self._require_open()
+        timeout_s = check_timeout(timeout_s)
         request = wire.set_tracing_to_wire(changes or TraceChanges(), reset)
-        with self._typed_failures():
-            return wire.tracing_in_force_from_wire(self._stub.SetTracing(request, timeout=check_timeout(timeout_s)))
+        return wire.tracing_in_force_from_wire(self._tell(lambda stub: stub.SetTracing(request, timeout=timeout_s)))
 
     def update_weights(
         self, wanted: UpdateWeights, member_id: str = "", timeout_s: float | None = None
@@ -138,39 +154,82 @@ class Client:
 
         Raises NotFound for a verifier that is not there, Unavailable if none is.
         """
-        self._require_open()
-        request = weights.update_to_wire(wanted, member_id)
-        with self._typed_failures():
-            call = self._stub.UpdateWeights(request, timeout=check_timeout(timeout_s))
-            return weights.updated_from_wire(call)
+        timeout_s, request = check_timeout(timeout_s), weights.update_to_wire(wanted, member_id)
+        return weights.updated_from_wire(self._order(lambda stub: stub.UpdateWeights(request, timeout=timeout_s)))
 
     def wait_until_serving(self, timeout_s: float) -> None:
-        """Return once the coordinator takes requests. Raises DeadlineExceeded."""
+        """Return once a coordinator takes requests. Raises DeadlineExceeded."""
         self._require_open()
-        check_timeout(timeout_s)
-        with self._typed_failures():
-            wait_until_serving_blocking(self._channel, timeout_s)
+        until = Until(check_timeout(timeout_s))
+        first, *others = self._replicas
+        while others and until.at_most(_LOOK_S):
+            for replica in (first, *others):
+                with suppress(DeadlineExceeded), self._typed_failures(replica):
+                    wait_until_serving_blocking(replica.channel, until.at_most(_LOOK_S))
+                    return
+        with self._typed_failures(first):
+            wait_until_serving_blocking(first.channel, until.at_most(timeout_s))
 
     def close(self) -> None:
         """Hang up: requests that still run end with Cancelled, later ones with Unavailable."""
         self._closed = True
-        self._channel.close()
+        for replica in self._replicas:
+            replica.channel.close()
+
+    def _ask(self, call: Callable[[_Stub], _Answer]) -> _Answer:
+        """Ask one of them. Raises what the last of those that are not there says if none is."""
+        *others, last = self._replicas.in_turn()
+        for replica in others:
+            try:
+                return self._ask_one(replica, call)
+            except Unavailable:
+                self._replicas.failed(replica)
+        return self._ask_one(last, call)
+
+    def _tell(self, call: Callable[[_Stub], _Answer]) -> _Answer:
+        """Tell all of them -> what the first answers. One that is not there knows nothing when it is back, so it need not be told.
+
+        Raises Unavailable if none is there.
+        """
+        answers, failure = list[_Answer](), Unavailable("there is no coordinator")
+        for replica in self._replicas:
+            try:
+                answers.append(self._ask_one(replica, call))
+            except Unavailable as error:
+                failure = error
+        if not answers:
+            raise failure
+        return answers[0]
+
+    def _order(self, call: Callable[[_Stub], _Answer]) -> _Answer:
+        """Ask the one whose turn it is, and no other: what is asked for may have been done already when the answer does not come."""
+        replica = self._replicas.in_turn()[0]
+        try:
+            return self._ask_one(replica, call)
+        except Unavailable:
+            self._replicas.failed(replica)
+            raise
+
+    def _ask_one(self, replica: _Replica, call: Callable[[_Stub], _Answer]) -> _Answer:
+        self._require_open()
+        with self._typed_failures(replica):
+            return call(replica.stub)
 
     def _require_open(self) -> None:
         if self._closed:
-            raise Unavailable(f"{self._peer}: this client is closed; make another")
+            raise Unavailable(f"coordinator {self._address}: this client is closed; make another")
 
     @contextmanager
-    def _typed_failures(self) -> Generator[None]:
+    def _typed_failures(self, replica: _Replica) -> Generator[None]:
         try:
             yield
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self._peer) from error
+            raise from_rpc_error(error, replica.peer) from error
         except ValueError as error:
             if not self._closed:
                 raise
             # grpc answers so when another thread has closed the channel just before a call.
-            raise Cancelled(f"{self._peer}: this client was closed during the request") from error
+            raise Cancelled(f"{replica.peer}: this client was closed during the request") from error
 
     def __enter__(self) -> Self:
         return self

@@ -13,9 +13,10 @@ from specsplit.errors import InvalidRequest
 from specsplit.identity import token_of
 from specsplit.rpc.callers import HEADER, SCHEME
 from specsplit.rpc.certificates import channel_credentials
-from specsplit.rpc.options import channel_options
+from specsplit.rpc.options import Options, channel_options
 from specsplit.rpc.reloading import Reloaded
 from specsplit.settings.address import check_dialable, is_loopback, split
+from specsplit.settings.addresses import DNS
 from specsplit.settings.dialling import Dialling, Transport
 from specsplit.settings.files import read
 from specsplit.wire.reading import Read, response_reader
@@ -23,13 +24,14 @@ from specsplit.wire.reading import Read, response_reader
 if TYPE_CHECKING:
     from specsplit.observe.tracing import Tracing
 _Channel = TypeVar("_Channel", grpc.Channel, grpc.aio.Channel)
+_ROUND_ROBIN = '{"loadBalancingConfig": [{"round_robin": {}}]}'
 _SHAPES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
 def dial(
     address: str, settings: Transport | None = None, tracing: Tracing | None = None, *, known_as: str = ""
 ) -> grpc.aio.Channel:
-    """An asyncio channel to host:port; it connects when first used. The caller closes it.
+    """An asyncio channel to host:port, or dns:///name:port for every address of a name; it connects when first used. The caller closes it.
 
     With `tracing` that is on, calls that carry out a request get a span and take the trace along. `known_as`: the host whose certificate
     the peer shows, if that is not the host of the address.
@@ -38,8 +40,8 @@ def dial(
     clear.
     """
     settings = settings or Dialling()
-    check_reachable("address", address, settings)
-    options, interceptors = channel_options(settings, known_as), _interceptors(tracing)
+    check_reachable("address", address.removeprefix(DNS), settings)
+    options, interceptors = [*channel_options(settings, known_as), *_in_turn(address)], _interceptors(tracing)
     credentials, token = channel_credentials(settings), _token(settings)
     if credentials is None:
         return _reading(grpc.aio.insecure_channel(address, options=options, interceptors=interceptors), token)
@@ -49,8 +51,12 @@ def dial(
 def dial_blocking(address: str, settings: Transport | None = None) -> grpc.Channel:
     """Like `dial`, for code without an event loop."""
     settings = settings or Dialling()
-    check_reachable("address", address, settings)
-    options, credentials, token = channel_options(settings), channel_credentials(settings), _token(settings)
+    check_reachable("address", address.removeprefix(DNS), settings)
+    options, credentials, token = (
+        [*channel_options(settings), *_in_turn(address)],
+        channel_credentials(settings),
+        _token(settings),
+    )
     if credentials is None:
         return _reading(grpc.insecure_channel(address, options=options), token)
     return _reading(grpc.secure_channel(address, credentials, options=options), token)
@@ -65,6 +71,11 @@ def check_reachable(field: str, address: str, settings: Transport) -> None:
             f"{address} is on another machine and would be dialled in the clear, texts and tokens included; "
             "give tls_ca (--tls-ca), or allow it with insecure (--insecure)",
         )
+
+
+def _in_turn(address: str) -> Options:
+    """The options of a channel to every address of a name: calls go to each in turn, and the name is looked up again when one is gone."""
+    return [("grpc.service_config", _ROUND_ROBIN)] if address.startswith(DNS) else []
 
 
 def check_shown(settings: Transport) -> None:

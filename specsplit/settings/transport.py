@@ -49,7 +49,7 @@ class ClientSettings(TransportSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX)
 
     address: str = ADDRESS
-    """host:port of the coordinator that commands talk to; a program gives its client one."""
+    """host:port of the coordinator that commands talk to, or several as in `coordinator` of members; a program gives its client one."""
 
     @model_validator(mode="after")
     def _check_certificate(self) -> Self:

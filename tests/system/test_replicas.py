@@ -12,6 +12,7 @@ import pytest
 from specsplit.cli.drawn_port import DrawnPort
 from specsplit.cli.local import Child, LocalCluster
 from specsplit.client import Client
+from specsplit.client.result import Gatherer
 from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.values import PlanChanges
 from tests.support.torchrun import forked_torchrun
@@ -19,6 +20,7 @@ from tests.system.conftest import SERIAL, as_soon_as, empty, eventually
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 PACED = {"paced_step_base_ms": 20.0}
+ACCENTS = "é ü 漢字 🙂 " * 3
 PROMPT, TOKENS = "def mean(values):\n", 60
 
 
@@ -91,6 +93,29 @@ def test_sessions_of_two_coordinators_run_on_one_verifier_and_one_drafter_and_on
         with both.cluster.client() as again:
             eventually(lambda: len((now := again.cluster()).members) == 2 and empty(now))
             assert again.generate(PROMPT, **asked).tokens == alone.tokens
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("prompt", [PROMPT, ACCENTS], ids=["code", "half characters"])
+def test_a_stream_of_a_client_that_knows_both_goes_on_when_its_coordinator_is_killed(prompt: str) -> None:
+    asked = {"max_tokens": TOKENS, "temperature": 0.9, "seed": 7, "ignore_eos": True, "logprobs": 0}
+    with replicas() as both, Client(both.addresses) as client:
+        alone = both.clients[1].generate(prompt, **asked)
+        gatherer, killed = Gatherer(), False
+        for event in client.stream(prompt, **asked):
+            gatherer.add(event)
+            if isinstance(event, Delta) and not killed and len(gatherer.text) > len(alone.text) // 3:
+                killed = True
+                running = [each.cluster().running for each in both.clients]
+                assert sorted(running) == [0, 1]
+                (both.cluster.coordinator if running[0] else both.other).kill()
+        result = gatherer.result()
+        assert killed
+        assert (result.text, result.tokens, result.reason) == (alone.text, alone.tokens, alone.reason)
+        assert (result.usage.completion_tokens, result.seed) == (TOKENS, 7)
+        assert [each.token for each in result.logprobs] == [each.token for each in alone.logprobs]
+        unseeded = client.generate(prompt, max_tokens=8, temperature=0.9, ignore_eos=True)
+        assert len(unseeded.tokens) == 8
 
 
 @pytest.mark.timeout(300)
