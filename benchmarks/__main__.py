@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME] [--quick]`.
 
 NAME: step_overhead, overlap, speedup, acceptance, drafters, features, members, telemetry, trees, targets, startup, lookup, harm,
-grammars or, by default, all.
+distance, grammars or, by default, all.
 
 Or `lab`, `adaptive`, `ranks`, `fire`, `gpu` or `peers`, which have options of their own.
 """
@@ -30,6 +30,7 @@ NAMES = (
     "startup",
     "lookup",
     "harm",
+    "distance",
     "grammars",
 )
 COMMANDS = ("lab", "adaptive", "ranks", "fire", "gpu", "peers")
