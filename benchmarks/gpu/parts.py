@@ -33,21 +33,29 @@ class Part:
 
 
 PARTS = (
-    Part("copy", "the device, and its copy bandwidth", copying, 20, 10),
-    Part("kernels", "attention kernels", kernels, 90, 10, cpu=False),
+    Part("copy", "the device, and its copy bandwidth", copying, 15, 10),
+    Part("kernels", "attention kernels", kernels, 80, 10, cpu=False),
     *(
         Part(
             f"parity {files}".rstrip(),
             f"tests that need a GPU: {files or 'the others'}",
             partial(parity, files=files),
-            40,
+            35,
             15,
             cpu=False,
         )
         for files in (*KINDS, "")
     ),
     Part("verify tiny", "steps of a tiny target", partial(verify, name="tiny"), 60, 10, gpu=False),
-    Part("verify 8B", "steps of an 8B target", partial(verify, name="8B"), 60, 30, cpu=False),
+    Part("verify 8B", "steps of an 8B target", partial(verify, name="8B"), 50, 30, cpu=False),
+    Part(
+        "verify 8B triton",
+        "the same by Triton's kernels",
+        partial(verify, name="8B", attention="triton"),
+        45,
+        30,
+        cpu=False,
+    ),
     Part("pair", "verifier and drafter, two processes on one device", pair, 50, 30),
     Part("rates", "tokens/s with and without drafters, and generate", rates, 60, 40),
     Part("verify pocket", "steps of the pocket target", partial(verify, name="pocket"), 15, 10),

@@ -34,13 +34,15 @@ TOPK = 2
 KV_TOKENS = 4096
 
 
-def verify(job: Job, name: str) -> None:
-    """Measure steps of the target called `name`: pocket, or one of CONFIGS."""
+def verify(job: Job, name: str, attention: str = "") -> None:
+    """Measure steps of the target called `name`: pocket, or one of CONFIGS; with this attention, or with the one that all parts have."""
+    told = {"attention": attention} if attention else {}
     with ExitStack() as stack:
         folder, random = job.target, name in CONFIGS
         if random:
             folder = write_config(name, Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        settings = job.verifier(folder, random_weights=random, kv_tokens=KV_TOKENS)
+        settings = job.verifier(folder, random_weights=random, kv_tokens=KV_TOKENS, **told)
+        name = ", ".join(filter(None, (name, attention)))
         runner = _loaded(job, name, settings)
     Measurement(job, name, runner).run()
 

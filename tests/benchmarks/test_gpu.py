@@ -6,11 +6,13 @@ import fcntl
 import json
 import sys
 import time
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from benchmarks import context
 from benchmarks.gpu import command
@@ -19,6 +21,7 @@ from benchmarks.gpu.card import problem
 from benchmarks.gpu.child import GRACE_S, Order, run
 from benchmarks.gpu.findings import Figure, Findings, Skipped
 from benchmarks.gpu.job import QUICK, Job
+from benchmarks.gpu.kernels import kernels
 from benchmarks.gpu.pair import ALONE, HIT, HIT_WAITED, MISS, device_spans, gaps_of, pair
 from benchmarks.gpu.parity import KINDS, ROOT, chosen, counted, failed, gpu_tests, skipped
 from benchmarks.gpu.parts import PARTS, part
@@ -206,6 +209,26 @@ def test_tokens_per_second_are_those_of_every_way_on_the_same_device() -> None:
     same = [figure.value for figure in findings.figures if figure.name == "texts as generate's"]
     assert same == [1.0] * 4, "float32: every way writes generate's text"
     assert findings.skips == []
+
+
+def test_where_no_kernels_can_be_had_all_parts_are_told_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = Findings("kernels")
+    kernels(job(findings))
+    assert findings.facts == {"attention": "torch"}
+    assert [skip.what for skip in findings.skips] == ["attention = flashinfer", "attention = triton"]
+    told: list[dict[str, str]] = []
+
+    def ran(order: Order) -> Findings:
+        told.append(order.settings)
+        return Findings(order.part, facts={"attention": "torch"} if order.part == "kernels" else {})
+
+    monkeypatch.setattr(command, "run", ran)
+    monkeypatch.setattr(command, "PARTS", tuple(part(name) for name in ("kernels", "pair", "rates")))
+    options = Namespace(device="cuda", quick=True, seconds=500.0, set=[("dtype", "float16")], models=MODELS)
+    kept: list[Findings] = []
+    command.Run(options, Console(quiet=True), time.monotonic() + 500, kept.append).all(None)
+    assert told == [{"dtype": "float16"}, *[{"attention": "torch", "dtype": "float16"}] * 2]
+    assert len(kept) == 3, "what there is is kept behind every part"
 
 
 def test_when_the_time_is_over_what_was_not_measured_is_told() -> None:
