@@ -88,7 +88,8 @@ _DIALLING = (
 )
 _HEALTH = {
     *_FRAME, "cli.health", "cli.options", "features", "identity", "lazy", "observe", "observe.record", "prefix", "rpc",
-    *(f"rpc.{name}" for name in _DIALLING), "settings", "settings.address", "settings.dialling", "settings.files",
+    *(f"rpc.{name}" for name in _DIALLING), "settings", "settings.address", "settings.addresses", "settings.dialling",
+    "settings.files",
     "settings.toml", "values", "wire",
     "wire.limits", "wire.reading", "wire.scan",
 }  # fmt: skip

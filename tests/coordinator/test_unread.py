@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from specsplit.errors import Exhausted
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.v1 import coordinator_pb2, coordinator_pb2_grpc
 from specsplit.values import FinishReason, SpeculationStatistics, Usage
@@ -123,9 +122,23 @@ async def test_exhausted_is_what_the_log_says_of_an_answer_that_was_given_up(
     start_cluster: StartCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
+    cluster = await start_cluster(max_unread_bytes=100_000)
+    await cluster.add_verifier(long_winded(2_000, 1000))
+    idler = Idler(cluster.address)
+
+    def failed() -> list[str]:
+        records = [vars(record) for record in caplog.records if record.message == "request failed"]
+        return [record["specsplit_fields"]["code"] for record in records]
+
+    await eventually(lambda: failed() == ["RESOURCE_EXHAUSTED"])
+    with pytest.raises(grpc.aio.AioRpcError, match="unread"):
+        await idler.read()
+    await idler.close()
+
+
+async def test_one_message_that_is_larger_than_what_may_be_unread_waits_for_its_reader(
+    start_cluster: StartCluster,
+) -> None:
     cluster = await start_cluster(max_unread_bytes=2_000)
     await cluster.add_verifier(long_winded(3, 50_000))
-    with pytest.raises(Exhausted, match="unread"):
-        await cluster.client.generate("x")
-    failed = [record for record in caplog.records if record.message == "request failed"]
-    assert [vars(record)["specsplit_fields"]["code"] for record in failed] == ["RESOURCE_EXHAUSTED"]
+    assert (await cluster.client.generate("x")).usage.completion_tokens == 150_000
