@@ -1,0 +1,88 @@
+"""A verifier without a target: the edge of a real one, behind which every step gives each session one token, on the clock.
+
+`python -m benchmarks.edge.verifier COORDINATOR MODEL` joins a coordinator, and writes its own address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncGenerator
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import grpc
+
+from benchmarks.edge import pace
+from specsplit.membership import Register
+from specsplit.rpc.coordinators import Coordinators
+from specsplit.rpc.edge import Edge
+from specsplit.rpc.memberships import Memberships
+from specsplit.rpc.options import server_options
+from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
+from specsplit.settings import TransportSettings, VerifierSettings
+from specsplit.text.vocabulary import vocabulary_of
+from specsplit.v1 import verifier_pb2_grpc
+from specsplit.values import Load, ModelInfo, SpeculationStatistics
+from specsplit_verifier.edge.callers import Callers
+from specsplit_verifier.edge.service import read_revision
+from specsplit_verifier.edge.servicer import VerifierServicer
+from specsplit_verifier.edge.updates import Updates
+from specsplit_verifier.edge.verifier import Verifier
+
+CONTEXT = 100_000
+SESSIONS = 4096
+
+
+class Paced:
+    """Decodes by the clock: what of `Verifier` its servicer uses."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self.info = info
+        self._callers = Callers()
+        self._sessions: dict[int, int] = {}
+        """How many steps each has had."""
+
+    async def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
+        """Decode one session, without an end."""
+        with self._callers.waiting() as (session, outputs):
+            self._sessions[session] = 0
+            try:
+                while True:
+                    yield cast("DecodeEvent", await outputs.get())
+            finally:
+                del self._sessions[session]
+
+    async def run(self) -> None:
+        """Step when it is due; steps that it is too late for are not made."""
+        while True:
+            number = pace.step() + 1
+            await asyncio.sleep(pace.wait_s(number))
+            token = (number % pace.TOLD,)
+            for session, steps in self._sessions.items():
+                self._sessions[session] = steps + 1
+                self._callers.tell(session, Tokens(token, 0, SpeculationStatistics(steps + 1, 0, 0, 0, steps + 1)))
+
+
+async def _main(coordinator: str, model: Path) -> None:
+    logging.disable(logging.INFO)
+    paced, settings = Paced(ModelInfo("paced", vocabulary_of(model), CONTEXT, (0,))), VerifierSettings(model=model)
+    servicer = VerifierServicer(Updates(settings, partial(read_revision, settings)))
+    servicer.verifier = cast("Verifier", paced)
+    server = grpc.aio.server(
+        options=server_options(TransportSettings()), interceptors=[Edge("verifier", lambda method: None)]
+    )
+    verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    membership = Memberships(Coordinators(coordinator), Register("paced", address, paced.info, SESSIONS), Load)
+    joined = asyncio.create_task(membership.run())
+    await membership.wait_joined()
+    print(address, flush=True)
+    await asyncio.gather(joined, paced.run())
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(sys.argv[1], Path(sys.argv[2])))
