@@ -26,6 +26,8 @@ class Held(Generic[_Output]):
         self._interval = interval
         self._outputs: list[_Output] = []
         self._tokens = interval
+        self.due = False
+        """There is enough to be sent, and it waits for what is being sent."""
 
     def holds(self, output: _Output, tokens: int) -> bool:
         """Hold output of so many tokens back -> False, and do not, if that is enough with what is held."""
@@ -35,7 +37,15 @@ class Held(Generic[_Output]):
         self._outputs.append(output)
         return True
 
+    def gathers(self, output: _Output, most: int) -> bool:
+        """Hold output that `holds` let pass until what is being sent has gone -> False, and do not, if that makes `most` tokens."""
+        if self._tokens >= most:
+            return False
+        self._outputs.append(output)
+        self.due = True
+        return True
+
     def release(self) -> list[_Output]:
         """Hold nothing any longer -> what was held, in order, which is sent now."""
-        outputs, self._outputs, self._tokens = self._outputs, [], 0
+        outputs, self._outputs, self._tokens, self.due = self._outputs, [], 0, False
         return outputs

@@ -49,3 +49,18 @@ def test_what_is_asked_for_has_bounds() -> None:
     for tokens in (0, -1, MAX_STREAM_INTERVAL + 1):
         with pytest.raises(InvalidRequest, match=r"stream_interval: is .*, expected 1\.\.1,024 tokens"):
             check_stream_interval(tokens)
+
+
+@given(st.integers(1, 40), st.integers(2, 64), st.lists(st.tuples(st.integers(1, 9), st.booleans())))
+def test_what_comes_while_something_is_on_its_way_is_gathered_in_order_and_never_more_than_was_said(
+    interval: int, most: int, outputs: list[tuple[int, bool]]
+) -> None:
+    held, sent = Held[int](interval), list[list[int]]()
+    for size, busy in outputs:
+        if held.due and not busy:
+            sent.append(held.release())
+        if not held.holds(size, size) and not (busy and held.gathers(size, most)):
+            sent.append([*held.release(), size])
+    assert held.due <= bool(rest := held.release())
+    assert [size for message in [*sent, rest] for size in message] == [size for size, _ in outputs]
+    assert (not held.due and not rest) or sum(rest) < max(most, interval)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from specsplit.errors import InvalidRequest
 from specsplit.generation.output import Output
@@ -14,6 +15,9 @@ from specsplit.generation.told_prompt import ToldPrompt
 from specsplit.requests import Delta
 from specsplit.sessions import Finished, Tokens
 from specsplit.values import FinishReason, NoDrafts, PromptLogprobs, SpeculationStatistics
+
+NOTHING: Final = SpeculationStatistics()
+"""The sums of verifiers of which there was none."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,9 @@ class Answer:
         self._output = output
         self._most = most
         self._prompt = ToldPrompt(prompt)
-        self.speculation = SpeculationStatistics()
+        self.speculation = NOTHING
         """Sums over all verifiers that it had."""
-        self._parts = SpeculationStatistics()
+        self._parts = NOTHING
         """Sums of the verifiers that it had before."""
         self._no_drafts: tuple[NoDrafts | None, int] = (None, 0)
         """Why its steps had no drafts, as its verifier has said last, and how many drafts they had had by then."""
@@ -92,6 +96,8 @@ class Answer:
 
     def summed(self, event: Tokens | Finished) -> Tokens | Finished:
         """The event with the sums of all verifiers that it had."""
+        if self._parts is NOTHING:
+            return event
         return replace(event, speculation=SpeculationStatistics.sum([self._parts, event.speculation]))
 
     def feed(self, event: Tokens | Finished) -> tuple[Delta, ...]:

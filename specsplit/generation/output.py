@@ -43,8 +43,10 @@ class Output:
         Accepted drafts and the rest are deltas of their own, so that a reader can tell their texts apart.
         """
         split = step.num_correct_drafts
-        drafts = self._take(step.tokens[:split], step.logprobs[:split])
-        drafts = replace(drafts, num_correct_drafts=len(drafts.tokens))
+        if not split:
+            rest = self._take(step.tokens, step.logprobs)
+            return (rest,) if rest.tokens else ()
+        drafts = self._take(step.tokens[:split], step.logprobs[:split], drafts=True)
         rest = self._take(step.tokens[split:], step.logprobs[split:])
         return tuple(delta for delta in (drafts, rest) if delta.tokens)
 
@@ -52,7 +54,7 @@ class Output:
         """What to stream of the prompt."""
         return Delta("", (), prompt=replace(prompt, logprobs=tuple(map(self._spelled, prompt.logprobs))))
 
-    def _take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> Delta:
+    def _take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob], *, drafts: bool = False) -> Delta:
         """Keep of these tokens what belongs to the output, one at a time."""
         text: list[str] = []
         kept: list[int] = []
@@ -63,7 +65,8 @@ class Output:
             piece = self._detokenizer.feed(token)
             text.append(piece if self.kept + len(kept) <= self._min_tokens else self._scanner.feed(piece))
         self.kept += len(kept)
-        return Delta("".join(text), tuple(kept), logprobs=tuple(map(self._spelled, logprobs[: len(kept)])))
+        spelled = tuple(map(self._spelled, logprobs[: len(kept)])) if logprobs else ()
+        return Delta("".join(text), tuple(kept), len(kept) if drafts else 0, spelled)
 
     def _spelled(self, logprob: TokenLogprob) -> TokenLogprob:
         """Return the same log-probabilities with their texts."""

@@ -3,6 +3,9 @@
 The events of a request are taken as they come, whether the caller reads or not. So its place on the verifier is free as soon as the
 verifier is done, and a caller that stops reading holds nothing but its own unread bytes. Two things are bounded: the number of these
 bytes, and the time for which one message may wait to be read. While half as many are unread nothing more is taken of a prompt.
+
+What comes while a message is on its way leaves with the next one, since a message costs much more than the tokens in it. That delays
+nothing: it could not be sent before.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
@@ -22,6 +25,9 @@ from specsplit.stream_interval import Held
 Answered = TypeVar("Answered", bound=Message)
 Write = Callable[[GenerateEvent, Sequence[Delta]], Iterable[Answered]]
 """Makes messages of an event and of the deltas before it that were held back; none if there is nothing to tell yet."""
+
+GATHERED: Final = 64
+"""Tokens of a choice that wait for a message to go, at most, before they are made one, whose bytes are counted."""
 
 
 class ResponseBuffer(Generic[Answered]):
@@ -43,13 +49,12 @@ class ResponseBuffer(Generic[Answered]):
         self._held = held
         self._write = write
         self._max_bytes = max_bytes
-        self._patience_s = patience_s
-        self._on_stalled = on_stalled
-        self._unread: deque[Answered] = deque()
+        self._unread: deque[tuple[Answered, int]] = deque()
+        """Messages, with their bytes."""
         self._bytes = 0
         self._changed = asyncio.Event()
         """Set when messages come or are read."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._stall = _Stall(patience_s, on_stalled)
         self._aborted: SpecsplitError | None = None
         self._pump = asyncio.create_task(self._fill())
         self._pump.add_done_callback(self._filled)
@@ -60,13 +65,13 @@ class ResponseBuffer(Generic[Answered]):
         That is Exhausted if more than `max_bytes` were left unread, and what `abort` was given.
         """
         while True:
-            while self._unread:
-                message = self._unread.popleft()
-                self._bytes -= message.ByteSize()
+            while self._unread or self._put_due():
+                message, size = self._unread.popleft()
+                self._bytes -= size
                 self._changed.set()
-                self._start_timer()
+                self._stall.begin()
                 yield message
-                self._stop_timer()
+                self._stall.end()
             if self._pump.done():
                 break
             self._changed.clear()
@@ -83,7 +88,7 @@ class ResponseBuffer(Generic[Answered]):
 
     def close(self) -> None:
         """Stop taking events; the call is over, however it ended."""
-        self._stop_timer()
+        self._stall.close()
         self._pump.cancel()
 
     async def _fill(self) -> None:
@@ -95,7 +100,9 @@ class ResponseBuffer(Generic[Answered]):
                         await self._read_down()
                         continue
                     held = self._held[event.index]
-                    if isinstance(event, Delta) and held.holds(event, len(event.tokens)):
+                    if isinstance(event, Delta) and (
+                        held.holds(event, len(event.tokens)) or self._gathers(event, held)
+                    ):
                         continue
                     size = self._put(event, held.release())
                     if isinstance(event, Delta):  # the end of a choice adds nothing to come
@@ -106,12 +113,26 @@ class ResponseBuffer(Generic[Answered]):
                     self._put(earlier.pop(), earlier)
             raise
 
+    def _gathers(self, delta: Delta, held: Held[Delta]) -> bool:
+        """Whether a delta waits for a message that is on its way; log-probabilities are large, and counted at once."""
+        busy = self._stall.begun or bool(self._unread)
+        return busy and not delta.logprobs and held.gathers(delta, GATHERED)
+
+    def _put_due(self) -> bool:
+        """Make messages of what waited for one to go -> whether there was any."""
+        for held in self._held:
+            if held.due:
+                *earlier, last = held.release()
+                self._put(last, earlier)
+        return bool(self._unread)
+
     def _put(self, event: GenerateEvent, earlier: Sequence[Delta]) -> int:
         """Add the messages of an event -> their bytes."""
         before = self._bytes
         for message in self._write(event, earlier):
-            self._bytes += message.ByteSize()
-            self._unread.append(message)
+            size = message.ByteSize()
+            self._bytes += size
+            self._unread.append((message, size))
         self._changed.set()
         return self._bytes - before
 
@@ -139,10 +160,38 @@ class ResponseBuffer(Generic[Answered]):
         if not pump.cancelled():
             pump.exception()  # retrieved, so that asyncio does not log it if the caller is gone and `read` raises it to nobody
 
-    def _start_timer(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._on_stalled)
 
-    def _stop_timer(self) -> None:
+class _Stall:
+    """Tells when a caller takes a message too long after it could. A timer that runs stays, so that no message costs one."""
+
+    def __init__(self, patience_s: float, on_stalled: Callable[[], object]) -> None:
+        self._patience_s = patience_s
+        self._on_stalled = on_stalled
+        self._loop = asyncio.get_running_loop()
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.begun = False
+        """A message is on its way."""
+
+    def begin(self) -> None:
+        """A message can be taken from now on."""
+        self.begun, self._since = True, self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._since + self._patience_s, self._look)
+
+    def end(self) -> None:
+        """It has been taken."""
+        self.begun = False
+
+    def close(self) -> None:
+        """Nothing is waited for any more."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        due = self._since + self._patience_s
+        if self.begun and self._loop.time() < due:
+            self._timer = self._loop.call_at(due, self._look)
+        elif self.begun:
+            self._on_stalled()

@@ -197,14 +197,19 @@ def speculation_to_wire(statistics: SpeculationStatistics) -> pb.SpeculationStat
     """Write the sums, and what follows from them. A sum that the wire has no room for, which none of a true session is, is written as the
     largest number that it has.
     """
-    return pb.SpeculationStatistics(
-        steps=min(statistics.steps, _MOST),
-        drafted=min(statistics.drafted, _MOST),
-        accepted=min(statistics.accepted, _MOST),
-        hits=min(statistics.hits, _MOST),
-        misses=min(statistics.misses, _MOST),
-        accept_length=statistics.accept_length,
-    )
+    message = pb.SpeculationStatistics()
+    speculation_into(message, statistics)
+    return message
+
+
+def speculation_into(message: pb.SpeculationStatistics, statistics: SpeculationStatistics) -> None:
+    """Write the sums in their place, as `speculation_to_wire` does."""
+    message.steps = min(statistics.steps, _MOST)
+    message.drafted = min(statistics.drafted, _MOST)
+    message.accepted = min(statistics.accepted, _MOST)
+    message.hits = min(statistics.hits, _MOST)
+    message.misses = min(statistics.misses, _MOST)
+    message.accept_length = statistics.accept_length
 
 
 def speculation_from_wire(message: pb.SpeculationStatistics) -> SpeculationStatistics:

@@ -81,25 +81,30 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
 
 def decode_response(event: DecodeEvent, earlier: Iterable[Tokens] = ()) -> pb.DecodeResponse:
     """Write one event, and tokens before it that were held back, as one message."""
-    held = map(_tokens_to_wire, earlier)
+    message = pb.DecodeResponse()
+    for tokens in earlier:
+        _tokens_into(message.earlier.add(), tokens)
     if isinstance(event, Tokens):
-        return pb.DecodeResponse(tokens=_tokens_to_wire(event), earlier=held)
-    if isinstance(event, Preempted):
-        return pb.DecodeResponse(preempted=pb.PreemptedEvent(), earlier=held)
-    if isinstance(event, PromptLogprobs):
-        return pb.DecodeResponse(prompt=prompt_to_wire(event), earlier=held)
-    return pb.DecodeResponse(finished=_finished_to_wire(event), earlier=held)
+        _tokens_into(message.tokens, event)
+    elif isinstance(event, Preempted):
+        message.preempted.SetInParent()
+    elif isinstance(event, PromptLogprobs):
+        message.MergeFrom(pb.DecodeResponse(prompt=prompt_to_wire(event)))
+    else:
+        message.finished.CopyFrom(_finished_to_wire(event))
+    return message
 
 
-def _tokens_to_wire(event: Tokens) -> pb.TokensEvent:
-    return pb.TokensEvent(
-        token_ids=event.tokens,
-        num_correct_drafts=event.num_correct_drafts,
-        speculation=common.speculation_to_wire(event.speculation),
-        logprobs=logprobs_to_wire(event.logprobs),
-        cached_prompt_tokens=event.cached_prompt_tokens,
-        no_drafts=no_drafts_to_wire(event.no_drafts),
-    )
+def _tokens_into(message: pb.TokensEvent, event: Tokens) -> None:
+    """Write tokens in their place, which takes half the time of a message that is copied there."""
+    message.token_ids.extend(event.tokens)
+    message.num_correct_drafts = event.num_correct_drafts
+    common.speculation_into(message.speculation, event.speculation)
+    if (logprobs := logprobs_to_wire(event.logprobs)) is not None:
+        message.logprobs.CopyFrom(logprobs)
+    message.cached_prompt_tokens = event.cached_prompt_tokens
+    if (no_drafts := no_drafts_to_wire(event.no_drafts)) is not None:
+        message.no_drafts.CopyFrom(no_drafts)
 
 
 def _finished_to_wire(event: Finished) -> pb.FinishedEvent:
@@ -118,7 +123,8 @@ def decode_events(message: pb.DecodeResponse) -> list[DecodeEvent]:
     Raises InvalidRequest if that is absent or one is too long, Incompatible if the message is none at all.
     """
     check(message)
-    events: list[DecodeEvent] = [_tokens_from_wire("earlier", each) for each in message.earlier]
+    earlier = message.earlier
+    events: list[DecodeEvent] = [_tokens_from_wire("earlier", each) for each in earlier] if earlier else []
     match message.WhichOneof("event"):
         case "tokens":
             events.append(_tokens_from_wire("tokens", message.tokens))
@@ -142,7 +148,9 @@ def _tokens_from_wire(field: str, message: pb.TokensEvent) -> Tokens:
         tuple(message.token_ids),
         message.num_correct_drafts,
         common.speculation_from_wire(message.speculation),
-        logprobs_from_wire(f"{field}.logprobs", message.logprobs, message.token_ids),
+        logprobs_from_wire(f"{field}.logprobs", message.logprobs, message.token_ids)
+        if message.HasField("logprobs")
+        else (),
         message.cached_prompt_tokens,
         no_drafts_from_wire(f"{field}.no_drafts", message.no_drafts) if message.HasField("no_drafts") else None,
     )

@@ -42,7 +42,7 @@ def text_of(found: list[list[GenerateEvent]]) -> str:
 @pytest.mark.parametrize("drafter", ["none", "ngram"])
 def test_an_answer_is_the_same_in_few_messages(cluster: LocalCluster, drafter: str) -> None:
     alone = messages(cluster, 1, drafter)
-    assert all(len(each) == 1 for each in alone)
+    assert len(alone) > 1, "as they come, unless a message is on its way"
     for interval in (7, 32, 1024):
         found = messages(cluster, interval, drafter)
         assert text_of(found) == text_of(alone)
