@@ -58,6 +58,23 @@ class TestInterpreted:
         found = forward.attend(1, query, key, value, 0.4, {"s_aux": sinks})
         assert_same_sums(found[0], reference(kv, 1, rows, batch.pool, query, sinks))
 
+    @pytest.mark.parametrize("length", [2, 40])
+    def test_what_a_window_hides_of_a_tail_is_not_read(self, length: int) -> None:
+        """A drafter's node whose tail begins before its window, where pages have been given back: what lies there is NaN."""
+        pool = PagePool(100, 1)
+        table = PageTable(pool)
+        table.reserve(length)
+        tail = np.array([[True] * (length // 2) + [False] * (length // 2 - 1) + [True]])
+        row = Row(tokens=[7], positions=np.array([length - 1]), pages=table.upto(length), tail_mask=tail)
+        described = Layer(3, 1, 8, 8, Span(window=1))
+        torch.manual_seed(0)
+        kv = cache_of(Geometry((described,)), pool, torch.float32)
+        forward = TritonAttention(kv, 1, processors_of_device=1, share=16).plan(InputBatch([row], pool.tables, CPU))
+        fill(kv, 0, [row], pool)
+        query, key, value, sinks = new_tokens(described, 1)
+        found = forward.attend(0, query, key, value, 0.4, {})
+        assert_same_sums(found[0], reference(kv, 0, [row], pool, query, sinks))
+
     @pytest.mark.parametrize(
         "described",
         [

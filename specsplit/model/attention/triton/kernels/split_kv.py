@@ -155,6 +155,8 @@ def attend(
         bit = index - before
         word = tl.load(mask[:, None] + (bit >> 5)[None, :], mask=real[:, None] & there[None, :], other=0)
         sees = ((word >> (bit & 31)[None, :]) & 1) == 1
+        # What nobody sees of a tail, behind a window for instance, may be no number, and 0 times that is none either.
+        there = there & (tl.max(sees.to(tl.int32), 0) != 0)
         best, total, acc = _step(
             q, q_rest, keys, values, key_slot, value_slot, slot, there, sees, best, total, acc, scale, softcap,
             KEY_WIDTH, VALUE_WIDTH, SOFTCAP, SHARED, FRONT, REST, BLOCK_V,
