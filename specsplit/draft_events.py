@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from specsplit.features import FeatureLayout, Features
 from specsplit.speculation import Commit, Grow
-from specsplit.values import Host, Plan, Sampling, Vocabulary
+from specsplit.values import Constraint, Host, Plan, Sampling, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,10 @@ class Open:
     """Whose session it is: equal for sessions of one client; empty: like no other session."""
     host: Host = field(default_factory=Host)
     """Where the verifier computes."""
+    constraint: Constraint | None = None
+    """What the output is held to; None: nothing."""
+    ends: Sequence[int] = ()
+    """The tokens that end the output, where a constraint lets it end."""
 
 
 @dataclass(frozen=True)

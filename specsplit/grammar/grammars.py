@@ -28,13 +28,18 @@ class Grammars:
     """Compiles constraints over the tokens of one model, and keeps what it has compiled lately."""
 
     def __init__(self, folder: Path, info: ModelInfo, limits: LLParserLimits = LIMITS) -> None:
-        """`folder`: where the model's tokenizer is. It is read when the first constraint comes."""
+        """`folder`: where the model's tokenizer is. It is read by `read`, or when the first constraint comes."""
         self._limits = limits
         self._folder = folder
         self._info = info
         self._tokens: Tokens | None = None
         self._kept: OrderedDict[Constraint, Compiled] = OrderedDict()
         self._lock = Lock()
+
+    def read(self) -> None:
+        """Read the tokenizer, during which no other thread gets on: a second for 50,000 tokens. Raises Unsupported if it cannot be read."""
+        with self._lock:
+            self._read("constraint")
 
     def begin(
         self, constraint: Constraint, ends: Collection[int] | None = None, earlier: Sequence[int] = ()
@@ -61,15 +66,20 @@ class Grammars:
             if compiled is not None and not compiled.spent:
                 self._kept.move_to_end(constraint)
                 return compiled
-            if self._tokens is None:
-                self._tokens = Tokens.read(self._folder, self._info.vocabulary.size, constraint.kind)
-        compiled = Compiled(constraint, self._tokens, self._limits)
+            tokens = self._read(constraint.kind)
+        compiled = Compiled(constraint, tokens, self._limits)
         with self._lock:
             self._kept[constraint] = compiled
             self._kept.move_to_end(constraint)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return compiled
+
+    def _read(self, field: str) -> Tokens:
+        """Read the tokenizer, for this field of a request, if it has not been."""
+        if self._tokens is None:
+            self._tokens = Tokens.read(self._folder, self._info.vocabulary.size, field)
+        return self._tokens
 
 
 class Compiled:

@@ -101,6 +101,33 @@ class GrammarState:
         matcher.rollback(taken)
         return taken, forced
 
+    def draftable(self, paths: Sequence[tuple[int, ...]]) -> Words:
+        """What is worth drafting behind each of these paths of tokens [n, W]: what has to follow, as `forced` spells it, or else what may.
+
+        Nothing is behind a path that the grammar forbids, or that ends the output.
+        """
+        words = np.zeros((len(paths), len(self._end_bits)), dtype=np.int32)
+        matcher, at = self._matcher, 0
+        path: tuple[int, ...] = ()
+        for row in sorted(range(len(paths)), key=paths.__getitem__):  # paths that begin alike stand side by side
+            shared = min(at, _common(path, paths[row]))
+            matcher.rollback(at - shared)
+            path = paths[row]
+            at = shared + matcher.try_consume_tokens(list(path[shared:]))
+            if at == len(path) and not self._at_end:
+                self._fill_forced(words[row])
+        matcher.rollback(at)
+        self._compiled.spent |= self.broken
+        return words
+
+    def _fill_forced(self, row: Words) -> None:
+        """Fill in what has to follow here, or else what may."""
+        forced = self._matcher.compute_ff_tokens()
+        if forced:
+            row[forced[0] >> 5] = np.uint32(1 << (forced[0] & 31)).view(np.int32)
+        else:
+            self._fill(row)
+
     def masks(self, tokens: Sequence[int], parents: Sequence[int]) -> Words:
         """What may be picked behind every token of a draft [n, W]: of a token that may not be picked itself, or ends the text, anything.
 
@@ -158,6 +185,11 @@ class GrammarState:
         self._compiled.spent = True
         self._matcher = self._compiled.fresh()
         self._matcher.consume_tokens(self._tokens)
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two paths begin with in common."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _has(words: Words, token: int) -> bool:

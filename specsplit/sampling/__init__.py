@@ -5,6 +5,7 @@ from __future__ import annotations
 from specsplit.sampling.batch import SamplingBatch, SamplingRows
 from specsplit.sampling.counts import TokenCounts
 from specsplit.sampling.filters import Filters, restrict
+from specsplit.sampling.held import held
 from specsplit.sampling.noise import Noise, NoiseCache, gumbel
 from specsplit.sampling.pick import divisors_of, has_pick, likeliest_tokens, perturb, pick, pick_noisy
 
@@ -18,6 +19,7 @@ __all__ = [
     "divisors_of",
     "gumbel",
     "has_pick",
+    "held",
     "likeliest_tokens",
     "perturb",
     "pick",

@@ -153,7 +153,7 @@ def _response_from_wire(event: pb.DraftResponseEvent) -> ToVerifier:
 
 def open_to_wire(event: Open) -> pb.OpenEvent:
     """Every field set."""
-    return pb.OpenEvent(
+    message = pb.OpenEvent(
         token_ids=event.tokens,
         sampling=common.sampling_to_wire(event.sampling),
         plan=common.plan_to_wire(event.plan),
@@ -165,7 +165,11 @@ def open_to_wire(event: Open) -> pb.OpenEvent:
         step_us=event.step_us,
         scope=event.scope,
         host=hosts.host_to_wire(event.host),
+        end_token_ids=event.ends,
     )
+    if event.constraint is not None:
+        common.constraint_into(message.constraint, event.constraint)
+    return message
 
 
 def open_from_wire(message: pb.OpenEvent) -> Open:
@@ -181,6 +185,7 @@ def open_from_wire(message: pb.OpenEvent) -> Open:
         raise InvalidRequest("open.prompt_tokens", f"is {message.prompt_tokens}, expected at most the {tokens} tokens")
     sampling = common.sampling_from_wire(message.sampling)
     common.check_bias("open.sampling.logit_bias", sampling, vocabulary.size)
+    common.check_tokens("open.end_token_ids", message.end_token_ids, vocabulary.size)
     return Open(
         tuple(message.token_ids),
         sampling,
@@ -193,6 +198,8 @@ def open_from_wire(message: pb.OpenEvent) -> Open:
         message.step_us,
         message.scope,
         hosts.host_from_wire(message.host),
+        common.constraint_from_wire(message.constraint),
+        tuple(message.end_token_ids),
     )
 
 

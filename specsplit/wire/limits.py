@@ -151,6 +151,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "OpenEvent.token_ids": _TOKENS,
         "OpenEvent.traceparent": _NAME,
         "OpenEvent.scope": _SCOPE,
+        "OpenEvent.end_token_ids": Limit(entries=2 * MAX_STOP_TOKENS),
         "CommitEvent.token_ids": _PATH,
         "FeaturesEvent.data": Limit(length=MAX_FEATURE_BYTES),
         "FeaturesEvent.scales": Limit(length=4 * MAX_FEATURE_TOKENS),

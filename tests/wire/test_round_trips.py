@@ -86,7 +86,7 @@ resumed = st.builds(
 )  # fmt: skip
 opens = st.builds(
     Open, tokens, samplings, plans, st.just(Vocabulary(VOCAB)), st.integers(1, 4096), st.text(max_size=9), layouts,
-    st.integers(0, 1), u32, scopes, hosts,
+    st.integers(0, 1), u32, scopes, hosts, st.none() | constraints, tokens,
 )  # fmt: skip
 commits = st.builds(
     Commit, st.integers(1, 2**31), st.integers(0, 2**63), tokens, u32, st.integers(0, 2**63),

@@ -23,11 +23,14 @@ class Ranked:
     """bool [n] True if the logits of a node are finite."""
 
     @staticmethod
-    def of(perturbed: Tensor, count: int) -> Ranked:
-        """Rank perturbed logits [n, V]."""
+    def of(perturbed: Tensor, count: int, *, barred: bool = False) -> Ranked:
+        """Rank perturbed logits [n, V]. barred: a row may be -inf all over, and has no children then."""
         values, tokens = perturbed.topk(count, dim=-1)
         raw = values.double() - perturbed.logsumexp(dim=-1, keepdim=True).double()
-        return Ranked(tokens, raw, has_pick(values[:, 0]))
+        if not barred:
+            return Ranked(tokens, raw, has_pick(values[:, 0]))
+        none = values[:, 0] == -torch.inf
+        return Ranked(tokens, raw.masked_fill(none.unsqueeze(1), -torch.inf), has_pick(values[:, 0]) | none)
 
     def at(self, rows: Tensor) -> Ranked:
         """Select rows int64 [m]."""

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from specsplit.errors import SpecsplitError
 from specsplit.model.tensors.transfer import on_device
-from specsplit.sampling import NoiseCache, SamplingBatch, TokenCounts, perturb
+from specsplit.sampling import NoiseCache, SamplingBatch, TokenCounts, held, perturb
 from specsplit.values import Sampling
 from specsplit_drafter.descent.device_ranking import DeviceRanking, Ranked
+from specsplit_drafter.drafts.grammars import Masks
 from specsplit_drafter.drafts.proposer import SessionKey
 
 NOISE_BYTES: Final = 64 * 2**20
@@ -66,18 +67,27 @@ class Ranking:
 
     @torch.inference_mode()
     def rank(
-        self, logits: Tensor, sessions: Sequence[SessionKey], positions: Sequence[int], paths: Sequence[Sequence[int]]
+        self,
+        logits: Tensor,
+        sessions: Sequence[SessionKey],
+        positions: Sequence[int],
+        paths: Sequence[Sequence[int]],
+        masks: Masks | None = None,
     ) -> Ranked:
         """Rank logits [n, V] behind nodes at `positions`.
 
         paths: the tokens from below the root to each node; of a session that is not penalised they may be left empty.
+        masks: of the rows in which not everything may be drafted; None: there are none.
         """
+        barred = masks is not None
+        if masks is not None:
+            logits = held(logits.float(), on_device(masks.rows, self._device), on_device(masks.words, self._device))
         if all(self._samplings[session].plain for session in set(sessions)):
-            return Ranked.of(logits.float(), self.children)
+            return Ranked.of(logits.float(), self.children, barred=barred)
         batch, places = self._batch or self._batched()
         rows = batch.rows([places[session] for session in sessions])
         perturbed = perturb(logits.float(), rows, [position + 1 for position in positions], paths, self._noise)
-        return Ranked.of(perturbed, self.children)
+        return Ranked.of(perturbed, self.children, barred=barred)
 
     def on_device(self, sessions: Sequence[SessionKey], width: int, spans: Sequence[range]) -> DeviceRanking:
         """Prepare the ranking of `width` nodes of each of these sessions, none of which `needs_host`, at any positions in `spans` [B]."""

@@ -26,6 +26,7 @@ from specsplit.rpc import DRAFTER_SERVICE, Coordinators, Memberships, Server, Se
 from specsplit.settings import DrafterSettings
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.values import DrafterKind
+from specsplit_drafter.drafts.grammars import DraftGrammars
 from specsplit_drafter.drafts.proposer import UNBOUNDED, Proposer
 from specsplit_drafter.edge.servicer import DrafterServicer
 from specsplit_drafter.edge.telemetry import Telemetry
@@ -170,7 +171,8 @@ def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
         return _with_blocks(settings, settings.model)
     load = _load_head if settings.kind.is_head else _load_standalone
     if settings.dp_size == 1:
-        proposer = ModelProposer(load(settings, settings.model, None), settings.children)
+        model = load(settings, settings.model, None)
+        proposer = ModelProposer(model, settings.children, grammars=_grammars(settings, model.vocab_size))
         if settings.cuda_graphs == "auto" and settings.device.startswith("cuda"):
             proposer.capture_descents(CudaCapturer(torch.device(settings.device)))
         return proposer
@@ -178,7 +180,8 @@ def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
     with telling(mesh):
         model = load(settings, settings.model, mesh)
         lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))
-        return ModelProposer(model, settings.children, group=GroupForwards(model, lockstep, clock))
+        grammars = _grammars(settings, model.vocab_size)
+        return ModelProposer(model, settings.children, group=GroupForwards(model, lockstep, clock), grammars=grammars)
 
 
 @contextmanager
@@ -280,7 +283,12 @@ def _with_blocks(settings: DrafterSettings, folder: Path) -> Proposer:
         head.use_cpu_layers()
     need = replace(head.shape.need, format=settings.feature_format)
     model = BlockModel(head, settings.kv_tokens, need, settings.attention, settings.kv_cache_dtype)
-    return BlockProposer(model, settings.children)
+    return BlockProposer(model, settings.children, grammars=_grammars(settings, head.shape.vocabulary.size))
+
+
+def _grammars(settings: DrafterSettings, vocab_size: int) -> DraftGrammars:
+    """Hold drafts to constraints by the tokenizer of the target's folder, which heads are given, or of the draft model's own."""
+    return DraftGrammars(settings.target or settings.model, vocab_size).read()
 
 
 def _captures(settings: DrafterSettings) -> bool:

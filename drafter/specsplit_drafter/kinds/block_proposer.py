@@ -10,6 +10,7 @@ knew but how likely that path is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from specsplit_drafter.descent.device_ranking import DeviceRanking, Ranked
 from specsplit_drafter.descent.expansion_result import ExpansionResult
 from specsplit_drafter.descent.ranking import Ranking
 from specsplit_drafter.drafts.calibration import DISTANCES
+from specsplit_drafter.drafts.grammars import DraftGrammars, Masks
 from specsplit_drafter.drafts.proposer import (
     UNBOUNDED,
     ExpansionOutcome,
@@ -53,11 +55,19 @@ class _Part(NamedTuple):
 class BlockProposer(SessionProposer[BlockSession]):
     """Proposer of kinds dflash and dspark."""
 
-    def __init__(self, model: BlockModel, children: int, context_budget: int = CONTEXT_BUDGET) -> None:
+    def __init__(
+        self,
+        model: BlockModel,
+        children: int,
+        context_budget: int = CONTEXT_BUDGET,
+        grammars: DraftGrammars | None = None,
+    ) -> None:
         """children: candidates of a node at most. context_budget: pending tokens of an expansion."""
         vocabulary = model.head.shape.vocabulary
         super().__init__(
-            Ranking(children, vocabulary.size, model.device), lambda tree, tokens: BlockSession(model, tree, tokens)
+            Ranking(children, vocabulary.size, model.device),
+            lambda tree, tokens: BlockSession(model, tree, tokens),
+            grammars,
         )
         self._model: Final = model
         self._budget: Final = context_budget
@@ -150,11 +160,13 @@ class BlockProposer(SessionProposer[BlockSession]):
             if new:
                 wait_for(self._model.device)  # else it would seem to take no time, and the next one all of it
             return {}
+        masking = self._masking(ready)
         drafted = self._drafted(ready)
+        masks = None if masking is None else masking.result()
         positions = [part.session.positions(part.asked.slots) for part in ready]
         starts = np.cumsum([0, *map(len, positions)])
         rows = [np.arange(start, start + len(each)) for start, each in zip(starts.tolist(), positions, strict=False)]
-        blocks = _Ranked(self._ranking, drafted, ready, positions)
+        blocks = _Ranked(self._ranking, drafted, ready, positions, masks)
         numbers = [number for number, part in enumerate(ready) if self._descends(part, blocks)]
         levels = []
         if numbers and drafted.levels > 1:
@@ -172,6 +184,17 @@ class BlockProposer(SessionProposer[BlockSession]):
             part.asked.session: result.children(rows[number], positions[number], places.get(number))
             for number, part in enumerate(ready)
         }
+
+    def _masking(self, parts: Sequence[_Part]) -> Future[Masks] | None:
+        """Begin to work out what may be drafted behind the nodes themselves; what is below these knows no single path."""
+        held = [part for part in parts if self._grammars.holds(part.asked.session)]
+        if not held:
+            return None
+        sessions = [part.asked.session for part in parts for _ in part.asked.slots]
+        paths: list[Sequence[int]] = [
+            part.session.path(node) if part in held else () for part in parts for node in part.asked.slots.tolist()
+        ]
+        return self._grammars.begin(sessions, paths)
 
     def _drafted(self, parts: Sequence[_Part]) -> DraftedBlocks:
         """Run the blocks of all nodes, in as many forwards as their slots call for."""
@@ -209,9 +232,14 @@ class _Ranked:
     """What blocks say of the levels below their nodes, ranked under the sampling of their sessions (a RankedBlocks)."""
 
     def __init__(
-        self, ranking: Ranking, drafted: DraftedBlocks, parts: Sequence[_Part], positions: Sequence[Ints]
+        self,
+        ranking: Ranking,
+        drafted: DraftedBlocks,
+        parts: Sequence[_Part],
+        positions: Sequence[Ints],
+        masks: Masks | None = None,
     ) -> None:
-        """positions: of the nodes of each part."""
+        """positions: of the nodes of each part. masks: what may be drafted behind some of the nodes."""
         self._ranking: Final = ranking
         self._drafted: Final = drafted
         self._on_device: DeviceRanking | None = None
@@ -227,7 +255,8 @@ class _Ranked:
             penalised = ranking.penalises(part.asked.session)
             for node in part.asked.slots.tolist():
                 paths += [part.session.path(node) if penalised else ()] * levels
-        ranked = ranking.rank(logits, sessions, places.tolist(), paths)
+        first = None if masks is None else Masks(masks.rows * levels, masks.words)
+        ranked = ranking.rank(logits, sessions, places.tolist(), paths, first)
         self._all: Final = confident(ranked, _stacked([confidence for _, confidence in found]))
         self.first: Final = self._all if levels == 1 else self._all.at(blocks * levels)
         self.depths: Final = drafted.depths

@@ -20,6 +20,7 @@ from specsplit_drafter.descent.graphs import DescentGraphs, padded_length
 from specsplit_drafter.descent.ranking import Ranking
 from specsplit_drafter.drafts.calibration import DISTANCES
 from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
+from specsplit_drafter.drafts.grammars import DraftGrammars
 from specsplit_drafter.drafts.group_forwards import GroupForwards
 from specsplit_drafter.drafts.proposer import (
     UNBOUNDED,
@@ -42,14 +43,21 @@ class ModelProposer(SessionProposer[ModelSession]):
     """Proposer of every kind that has a model."""
 
     def __init__(
-        self, model: DraftModel, children: int, context_budget: int = CONTEXT_BUDGET, group: GroupForwards | None = None
+        self,
+        model: DraftModel,
+        children: int,
+        context_budget: int = CONTEXT_BUDGET,
+        group: GroupForwards | None = None,
+        grammars: DraftGrammars | None = None,
     ) -> None:
         self.group: Final = group
         """The forwards that it runs together with the other ranks of its group; None: it is alone."""
         self._descents: DescentGraphs | None = None
         """None: every descent is run eagerly."""
         super().__init__(
-            Ranking(children, model.vocab_size, model.device), lambda tree, tokens: ModelSession(model, tree, tokens)
+            Ranking(children, model.vocab_size, model.device),
+            lambda tree, tokens: ModelSession(model, tree, tokens),
+            grammars,
         )
         self._model = model
         self._budget = context_budget
@@ -114,7 +122,7 @@ class ModelProposer(SessionProposer[ModelSession]):
     def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[ExpansionOutcome]:
         """Run one forward of each step over all nodes, and over as much pending context as the budget and the features allow.
 
-        Sessions whose ranking `needs_host` get one level.
+        Sessions whose ranking `needs_host`, or that are held to a constraint, get one level.
         """
         asked = NumberedFrontier(frontier, self._sessions)
         inputs = self._inputs(asked.parts)
@@ -154,7 +162,7 @@ class ModelProposer(SessionProposer[ModelSession]):
             (each, scoring)
             for each in asked
             if (scoring := each.part.scoring) is not None and each.part.session in inputs
-            if inputs[each.part.session][0].wanted and not self._ranking.needs_host(each.part.session)
+            if inputs[each.part.session][0].wanted and not self._needs_host(each.part.session)
         ]
         most = max((len(each.positions) for each, _ in scored), default=0) * self._ranking.children
         width = min(most, max((scoring.width for _, scoring in scored), default=0))
@@ -174,13 +182,16 @@ class ModelProposer(SessionProposer[ModelSession]):
         if not parts:
             return {}
         work = [ExpansionInput.joined(of_step) for of_step in zip(*parts, strict=True)]
-        logits = self._forwards(work)
         wanted = [number for part in work for number in part.wanted]
+        sessions, positions, paths = self._ranking_inputs(asked, wanted)
+        masking = self._grammars.begin(sessions, paths)
+        logits = self._forwards(work)
         if not wanted:
             wait_for(self._model.device)  # else it would seem to take no time, and the next one all of it
             return {}
         whole = logits[0] if len(logits) == 1 else torch.cat(logits)  # they are large: no copy where none is needed
-        ranked, rows = self._ranking.rank(whole, *self._ranking_inputs(asked, wanted)), asked.rows(wanted)
+        masks = None if masking is None else masking.result()
+        ranked, rows = self._ranking.rank(whole, sessions, positions, paths, masks), asked.rows(wanted)
         going = {session: below[session] for session in rows if session in below}
         drawn = self._draw([*going.values()], [rows[session] for session in going], ranked)
         result, numbers = ExpansionResult(ranked, drawn), {session: number for number, session in enumerate(going)}
@@ -208,6 +219,10 @@ class ModelProposer(SessionProposer[ModelSession]):
             return self.group.run(work, len(self._sessions))
         return [self._model.run(step, part) for step, part in enumerate(work) if part.rows]
 
+    def _needs_host(self, session: SessionKey) -> bool:
+        """Tell whether what is drawn below a node of a session has to be ranked on the host."""
+        return self._ranking.needs_host(session) or self._grammars.holds(session)
+
     def _ranking_inputs(
         self, asked: NumberedFrontier, wanted: Sequence[int]
     ) -> tuple[list[SessionKey], list[int], list[Sequence[int]]]:
@@ -215,7 +230,7 @@ class ModelProposer(SessionProposer[ModelSession]):
         owners, slots, positions = asked.at(wanted)
         sessions = [owner.part.session for owner in owners]
         paths: list[Sequence[int]] = [
-            owner.session.path(slot) if self._ranking.penalises(owner.part.session) else ()
+            owner.session.path(slot) if self._by_path(owner.part.session) else ()
             for owner, slot in zip(owners, slots, strict=True)
         ]
         return sessions, positions, paths

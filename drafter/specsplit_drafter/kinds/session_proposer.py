@@ -9,6 +9,7 @@ from specsplit.draft_events import Open
 from specsplit.features import FeatureLayout, Features
 from specsplit.tree import TokenTree
 from specsplit_drafter.descent.ranking import Ranking
+from specsplit_drafter.drafts.grammars import DraftGrammars
 from specsplit_drafter.drafts.proposer import AppliedCommit, SessionKey
 
 CONTEXT_BUDGET: Final = 512
@@ -47,9 +48,18 @@ S = TypeVar("S", bound=OpenSession)
 class SessionProposer(Generic[S]):
     """The part of a Proposer that is about single sessions; expansions are its subclass's."""
 
-    def __init__(self, ranking: Ranking, begin: Callable[[TokenTree, Sequence[int]], S]) -> None:
-        """`begin` takes slots for a session with this tree and these committed tokens. Raises OutOfPages, and holds none then."""
+    def __init__(
+        self,
+        ranking: Ranking,
+        begin: Callable[[TokenTree, Sequence[int]], S],
+        grammars: DraftGrammars | None = None,
+    ) -> None:
+        """`begin` takes slots for a session with this tree and these committed tokens. Raises OutOfPages, and holds none then.
+
+        `grammars`: what sessions are held to; None: to nothing.
+        """
         self._ranking: Final = ranking
+        self._grammars: Final = grammars or DraftGrammars()
         self._begin: Final = begin
         self._sessions: Final[dict[SessionKey, S]] = {}
         self._read: dict[SessionKey, int] = {}
@@ -62,15 +72,21 @@ class SessionProposer(Generic[S]):
         except BaseException:
             self._ranking.close(session)
             raise
+        self._grammars.open(session, opened)
 
     def commit(self, session: SessionKey, applied: AppliedCommit) -> None:
         """Take and free slots for what a commit brought. Raises OutOfPages."""
         self._ranking.commit(session, applied.tokens)
+        self._grammars.commit(session, applied.tokens)
         self._sessions[session].commit(applied)
 
     def feed(self, session: SessionKey, features: Features, layout: FeatureLayout) -> None:
         """Take in what FeatureBuffer.add takes, if the model reads features."""
         self._sessions[session].feed(features, layout)
+
+    def _by_path(self, session: SessionKey) -> bool:
+        """Tell whether the ranking behind a node depends on the path to it."""
+        return self._ranking.penalises(session) or self._grammars.holds(session)
 
     def stalled(self, session: SessionKey) -> bool:
         """Tell whether the root waits for features, and all that have come are read."""
@@ -89,4 +105,5 @@ class SessionProposer(Generic[S]):
         """Free every slot."""
         self._sessions.pop(session).release()
         self._ranking.close(session)
+        self._grammars.close(session)
         self._read.pop(session, None)

@@ -163,7 +163,15 @@ class DrafterPool:
             self._step_us,
             request.scope,
             self._host,
+            request.constraint,
+            self._ends(session),
         )
+
+    def _ends(self, session: Session) -> tuple[int, ...]:
+        """List the tokens that a drafter may draw where the constraint of a session lets its output end."""
+        if session.request.constraint is None:
+            return ()
+        return tuple(token for token in sorted(session.stops.token_ids) if token < self._vocabulary.size)
 
     def _feed(self, session: Session, need: FeatureNeed) -> Feed | None:
         recipe = self._recipe(need)

@@ -9,9 +9,10 @@ from typing import TypeAlias
 from torch import Tensor
 
 from specsplit.model.tensors.transfer import UploadArray
+from specsplit.sampling import held
 from specsplit_verifier.records.step import TreeInput
 from specsplit_verifier.target.end_floor import barred, without
-from specsplit_verifier.target.grammar_mask import held, masks_of
+from specsplit_verifier.target.grammar_mask import masks_of
 
 Bar: TypeAlias = Callable[[Tensor], Tensor]
 """Logits [n, V] behind every token of the drafts, end to end -> a copy with -inf at what may not be picked."""

@@ -1,6 +1,6 @@
-"""What grammars allow behind the tokens of a step: all other logits are -inf.
+"""What grammars allow behind the tokens of a step.
 
-R   rows of sessions with a grammar      W   words of 32 tokens      V   vocabulary
+R   rows of sessions with a grammar      W   words of 32 tokens
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, inf
 
 from specsplit_verifier.records.step import TreeInput
 
@@ -36,12 +34,3 @@ def masks_of(trees: Sequence[TreeInput]) -> Masks:
         if tree.grammar is not None
     ]
     return Masks(np.concatenate([rows for rows, _ in held]), np.concatenate([words for _, words in held]))
-
-
-def held(logits: Tensor, rows: Tensor, words: Tensor) -> Tensor:
-    """The logits [n, V] with -inf in `rows` int64 [R] where `words` int32 [R, W] have a 0: a copy."""
-    bits = words.view(torch.uint8)[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=words.device)
-    barred = (bits & 1).view(len(rows), -1)[:, : logits.shape[1]] == 0
-    masked = logits.clone()
-    masked[rows] = masked[rows].masked_fill_(barred, -inf)
-    return masked
