@@ -101,6 +101,23 @@ class GrammarState:
         matcher.rollback(taken)
         return taken, forced
 
+    def legal(self, tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
+        """Indices of the tokens of a draft, root first, parents before children, that may be picked behind those above them, in order."""
+        matcher, depth, below = self._matcher, 0, _children(parents)
+        left, found = [(child, 1) for child in below[0]], [0]
+        while left:
+            node, level = left.pop()
+            matcher.rollback(depth - level + 1)
+            depth = level - 1
+            if tokens[node] in self._ends:
+                found += [node] if matcher.is_accepting() or matcher.validate_tokens([tokens[node]]) else []
+            elif matcher.try_consume_tokens([tokens[node]]):
+                found.append(node)
+                depth = level
+                left += ((child, level + 1) for child in below[node])
+        matcher.rollback(depth)
+        return sorted(found)
+
     def draftable(self, paths: Sequence[tuple[int, ...]]) -> Words:
         """What is worth drafting behind each of these paths of tokens [n, W]: what has to follow, as `forced` spells it, or else what may.
 

@@ -129,3 +129,36 @@ def test_a_grammar_that_is_too_complex_for_its_limits_allows_nothing_and_says_so
         words = state.masks([0], [-1])
     assert not words.any()
     assert str(state.failure).startswith("regex: is too complex (")
+
+
+@given(st.data())
+def test_what_is_drafted_and_what_is_taken_of_drafts_is_what_a_path_allows(folder: Path, data: st.DataObject) -> None:
+    """Where something has to follow, only the token that spells it is worth drafting; it is one of those that may be picked."""
+    constraint = data.draw(st.sampled_from(LETTERS))
+    ends = data.draw(st.lists(st.integers(0, VOCAB - 1), max_size=3))
+    reference = Reference(folder, VOCAB, constraint, ends, ())
+    state = grammars(folder, VOCAB).begin(constraint, ends)
+    draft = data.draw(trees(VOCAB, 5))
+    paths: dict[int, tuple[int, ...]] = {0: ()}
+    allowed = {0}
+    for node, parent in enumerate(draft.parents):
+        if parent < 0:
+            continue
+        token, above = draft.tokens[node], paths[parent]
+        paths[node] = (*above, token)
+        if parent not in allowed or set(ends) & set(above) or reference.complete(above):
+            continue
+        if token in reference.allowed(above):
+            allowed.add(node)
+    assert state.legal(draft.tokens, draft.parents) == sorted(allowed)
+    walked = sorted(node for node in allowed if not set(ends) & set(paths[node]))
+    for node, words in zip(walked, state.draftable([paths[node] for node in walked]), strict=True):
+        found = allowed_of(words, VOCAB)
+        if reference.complete(paths[node]):
+            assert not found
+        elif len(found) == 1:
+            assert found <= reference.allowed(paths[node])
+        else:
+            assert found == reference.allowed(paths[node])
+    forbidden = sorted({*paths} - allowed)
+    assert not state.draftable([paths[node] for node in forbidden if not set(ends) & set(paths[node])]).any()

@@ -16,6 +16,7 @@ from specsplit.client import Client, Options, Result
 from specsplit.requests import Delta
 from specsplit.values import DrafterKind, TokenLogprob
 from tests.support.drafting import POCKET_KINDS
+from tests.support.grammars import SCHEMA
 from tests.support.rounding import assert_same_log_probabilities
 from tests.support.torchrun import forked_torchrun
 from tests.system.conftest import SERIAL, as_soon_as
@@ -29,6 +30,8 @@ WAYS: dict[str, Options] = {
     "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 2024},
     "penalised": {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.2},
     "seeded and penalised": {"temperature": 1.1, "seed": 5, "repetition_penalty": 1.1, "frequency_penalty": 0.5},
+    "held to a schema": {"json_schema": SCHEMA},
+    "seeded and held to a schema": {"temperature": 0.9, "seed": 4, "json_schema": SCHEMA},
 }
 CASES = [(kind, way) for kind in ("none", *(kind.value for kind in POCKET_KINDS)) for way in WAYS]
 

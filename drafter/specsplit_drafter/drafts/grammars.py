@@ -81,16 +81,18 @@ class DraftGrammars:
         if held is not None:
             held.begun.cancel()
 
+    def settle(self) -> None:
+        """Take in what was compiled, and what cannot be: before an expansion, during which it stays as it is."""
+        for session, held in [*self._held.items()]:
+            if held.begun.done() and (problem := held.problem()) is not None:
+                self._say(problem)
+                del self._held[session]
+            else:
+                held.ready = held.begun.done()
+
     def holds(self, session: SessionKey) -> bool:
         """Tell whether what is drawn for a session is held to anything by now."""
-        held = self._held.get(session)
-        if held is None or not held.begun.done():
-            return False
-        if (problem := held.problem()) is not None:
-            self._say(problem)
-            del self._held[session]
-            return False
-        return True
+        return session in self._held and self._held[session].ready
 
     def begin(self, sessions: Sequence[SessionKey], paths: Sequence[Sequence[int]]) -> Future[Masks] | None:
         """Begin to work out what may be drafted behind nodes of these sessions, given the path of each; None: all may be."""
@@ -129,6 +131,7 @@ class _Held:
 
     def __init__(self, begun: Future[GrammarState]) -> None:
         self.begun: Final = begun
+        self.ready = False
         self._later: list[int] = []
         """Committed since it was begun, and not followed yet."""
         self._rows: dict[_Path, Words] = {}

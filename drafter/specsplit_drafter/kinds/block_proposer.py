@@ -131,6 +131,7 @@ class BlockProposer(SessionProposer[BlockSession]):
 
     def expand(self, frontier: Sequence[FrontierPart], levels: int = 1) -> list[ExpansionOutcome]:
         """Read as much pending context as the budget and the features allow, and run the blocks of nodes whose context is read."""
+        self._grammars.settle()
         parts: dict[SessionKey, _Part] = {}
         budget = self._budget
         for asked in sorted(frontier, key=lambda each: self._sessions[each.session].pending):

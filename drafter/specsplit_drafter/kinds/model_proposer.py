@@ -124,6 +124,7 @@ class ModelProposer(SessionProposer[ModelSession]):
 
         Sessions whose ranking `needs_host`, or that are held to a constraint, get one level.
         """
+        self._grammars.settle()
         asked = NumberedFrontier(frontier, self._sessions)
         inputs = self._inputs(asked.parts)
         below = self._below(asked.parts, inputs, min(levels, self.max_levels))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from specsplit.errors import SpecsplitError
 from specsplit.grammar import Grammars, GrammarState
 from specsplit.sessions import DecodeRequest
 from specsplit.values import ModelInfo
@@ -23,6 +25,8 @@ class Constraints:
         """`folder`: of the target, for its tokenizer."""
         self._info = info
         self._grammars = Grammars(folder, info)
+        with suppress(SpecsplitError):  # whoever sends a constraint is told
+            self._grammars.read()  # now, since no step gets on meanwhile
         self._threads = ThreadPoolExecutor(COMPILED_AT_ONCE, "constraint")
 
     async def state(self, request: DecodeRequest) -> GrammarState | None:

@@ -26,6 +26,7 @@ from specsplit_verifier.records.step import Accepted, Reroot, TreeView
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, Entry
 from specsplit_verifier.sessions.forced import forced_first, known_of, with_unknown
 from specsplit_verifier.sessions.grow_queue import GrowQueue, Merged
+from specsplit_verifier.sessions.legal import legal, looked_at
 from specsplit_verifier.sessions.lookup_beside import LookupBeside
 from specsplit_verifier.sessions.tree_limits import TreeLimits
 from specsplit_verifier.sessions.wait_policy import Prospect, Wait, WaitPolicy
@@ -149,8 +150,9 @@ class DraftSession:
 
     def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
         """What the session brings to a step: the best of what was grown, root first; in flight until `commit`."""
-        self.mirror.take(*limits.of_tree)
-        draft = forced_first(self._best(limits), limits)
+        wider = looked_at(limits)
+        self.mirror.take(*wider.of_tree)
+        draft = forced_first(legal(self._best(wider), limits), limits)
         self._in_flight = len(known_of(draft, range(len(draft.ids)))) - 1
         self._look(limits)
         return draft
@@ -261,30 +263,21 @@ class DraftSession:
 
     def pause(self, now: float, plan: Plan, limits: TreeLimits) -> float:
         """Seconds that a session which drafts and verifies alternately still leaves to its drafter; 0: step now."""
-        if plan.draft_ahead or self._brings_nothing(plan, limits):
+        if plan.draft_ahead or self._brings_nothing(plan, limits) or limits.all_forced:
             return 0.0
         self._look(limits)
         return max(0.0, self._wait.left_s(now, plan))
 
     def prospect(self, now: float, plan: Plan, limits: TreeLimits) -> Prospect | None:
         """What may still be grown before the next step; None: nothing that might be waited for."""
-        if self._brings_nothing(plan, limits):
+        if limits.forced or self._brings_nothing(plan, limits):  # what is forced is as good as anything
             return None
         self._look(limits)
         return self._wait_policy.prospect(self._wait, now, plan, self.mirror.caught_up)
 
     def _brings_nothing(self, plan: Plan, limits: TreeLimits) -> bool:
-        """True if nothing comes before the next step, or nothing that it could be told when or that the step could take.
-
-        Where something is forced, that is as good as anything.
-        """
-        if (
-            limits.forced
-            or self.mirror.resting
-            or self._features_withheld
-            or not plan.speculates
-            or limits.num_steps < 1
-        ):
+        """True if nothing comes before the next step, or nothing that it could be told when or that the step could take."""
+        if self.mirror.resting or self._features_withheld or not plan.speculates or limits.num_steps < 1:
             return True
         return self.catching_up and not self._beginning
 

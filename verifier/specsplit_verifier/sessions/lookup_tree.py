@@ -13,6 +13,7 @@ from specsplit.lookup import NO_TOKEN, DrawnTree, SessionText, SharedTexts
 from specsplit.speculation import Draft
 from specsplit.values import Vocabulary
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, Entry
+from specsplit_verifier.sessions.legal import legal, looked_at
 from specsplit_verifier.sessions.tree_limits import TreeLimits
 
 SHARED_TOKENS: Final = 65_536
@@ -70,12 +71,13 @@ class LookupTree:
         if min(limits.num_steps, limits.num_draft_tokens - 1) < 1:
             return Draft.root_alone(root, position)
         if self._drawn is None or not limits.narrows(self._drawn[0]):
-            nodes = limits.num_draft_tokens - 1
+            nodes = looked_at(limits).num_draft_tokens - 1
             self._drawn = limits, Draft.root_alone(root, position)
             if self._lookup.texts:
                 drawn = self._text.draw(limits.topk, self._lookup.floor, depth=limits.num_steps, nodes=nodes)
-                self._drawn = limits, _draft_of(drawn, root, position, nodes, self._last_id + 1)
-            self._last_id += self.nodes
+                draft = _draft_of(drawn, root, position, nodes, self._last_id + 1)
+                self._last_id += len(draft.ids) - 1
+                self._drawn = limits, legal(draft, limits)
         return self._drawn[1].first(limits.num_draft_tokens)
 
     def commit(self, tokens: Sequence[int], accepted: int, *, hit: bool) -> None:

@@ -205,8 +205,10 @@ class Session:
     def tree_limits(self) -> TreeLimits:
         """What a step may take of the speculation: nothing deeper than what may still be generated."""
         plan, left = self.plan, self.stops.max_tokens - self.generated - 1
-        forced = () if self.grammar is None else self.grammar.forced
-        return TreeLimits(plan.num_draft_tokens, plan.topk, min(plan.num_steps, left), forced)
+        num_steps, grammar = min(plan.num_steps, left), self.grammar
+        if grammar is None:
+            return TreeLimits(plan.num_draft_tokens, plan.topk, num_steps)
+        return TreeLimits(plan.num_draft_tokens, plan.topk, num_steps, grammar.forced, grammar)
 
     @property
     def undrafted(self) -> NoDraftsCause:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from specsplit.grammar import GrammarState
+
 
 class TreeLimits(NamedTuple):
     """How much of a speculation a step may take, and what comes before it."""
@@ -15,11 +17,18 @@ class TreeLimits(NamedTuple):
     num_steps: int
     forced: Sequence[int] = ()
     """Tokens that a grammar says have to follow the root."""
+    grammar: GrammarState | None = None
+    """What says which tokens may follow; None: all may."""
 
     @property
     def of_tree(self) -> tuple[int, int, int]:
         """What a tree by itself is limited to."""
         return self[:3]
+
+    @property
+    def all_forced(self) -> bool:
+        """True if what is forced leaves no place for anything else."""
+        return len(self.forced) >= min(self.num_steps, self.num_draft_tokens - 1)
 
     def within(self, num_tokens: int) -> TreeLimits:
         """These limits with num_draft_tokens capped at `num_tokens`."""
