@@ -48,7 +48,7 @@ class VerifierSettings(EngineSettings, AnswerSettings):
     step_token_budget: Count = Field(default=512, ge=1)
     """Prompt tokens that one step prefills at most, all sessions together."""
     num_steps: int = 5
-    """Default plan: deepest node below the root that a step may verify; 0 turns speculation off."""
+    """Default plan: deepest node below the root that a step may verify, beyond what a constraint forces; 0 turns speculation off."""
     topk: int = 4
     """Default plan: children of one node verified in one step, at most."""
     num_draft_tokens: int = 16

@@ -16,7 +16,7 @@ class Plan:
     """How much to speculate for a session. Raises InvalidRequest for a value out of range."""
 
     num_steps: int = 5
-    """Deepest node below the root that a step may verify; 0 turns speculation off."""
+    """Deepest node below the root that a step may verify, beyond what a constraint forces there; 0 turns speculation off."""
     topk: int = 4
     """At most this many children of one node are verified in one step."""
     num_draft_tokens: int = 16

@@ -205,10 +205,11 @@ class Session:
     def tree_limits(self) -> TreeLimits:
         """What a step may take of the speculation: nothing deeper than what may still be generated."""
         plan, left = self.plan, self.stops.max_tokens - self.generated - 1
-        num_steps, grammar = min(plan.num_steps, left), self.grammar
-        if grammar is None:
-            return TreeLimits(plan.num_draft_tokens, plan.topk, num_steps)
-        return TreeLimits(plan.num_draft_tokens, plan.topk, num_steps, grammar.forced, grammar)
+        if self.grammar is None:
+            return TreeLimits(plan.num_draft_tokens, plan.topk, min(plan.num_steps, left))
+        forced = self.grammar.forced
+        num_steps = plan.num_steps and plan.num_steps + len(forced)
+        return TreeLimits(plan.num_draft_tokens, plan.topk, min(num_steps, left), forced, self.grammar)
 
     @property
     def undrafted(self) -> NoDraftsCause:
