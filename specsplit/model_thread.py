@@ -34,14 +34,14 @@ class BuildingSite:
         """A context to compute in, beside whoever else does."""
 
     def begin_step(self) -> None:
-        """A step runs from now on, once nobody builds."""
+        """Count a step that begins; wait first until nobody builds."""
         with self._changed:
             while self._building:
                 self._changed.wait()
             self._steps += 1
 
     def end_step(self) -> None:
-        """It is over."""
+        """Count a step less, which is over."""
         with self._changed:
             self._steps -= 1
             if not self._steps:
@@ -75,7 +75,7 @@ class _Stepping:
 
 
 SITE: Final = BuildingSite()
-"""That of this process."""
+"""The building site of this process: whoever steps or builds in it uses this one."""
 
 _log = logging.getLogger(__name__)
 
