@@ -264,6 +264,10 @@ class Cluster:
     """How often a verifier took the KV pages of a session back."""
     build: str = ""
     """The coordinator's version and commit; empty: it is of a build that does not tell."""
+    coordinators: int = 0
+    """Coordinators that share the members, this one among them; 0: it is of a build that does not tell."""
+    quotas: str = ""
+    """What this coordinator allows of clients' quotas, in a sentence; empty: what its settings say."""
 
 
 @dataclass(frozen=True)

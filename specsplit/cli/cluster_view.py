@@ -22,6 +22,7 @@ def view(cluster: Cluster, address: str, most_rows: int | None = None) -> Render
     members = ordered(cluster)
     speculating = [member for member in members if member.speculation is not None]
     drawn: list[RenderableType] = [Fitted(_title(cluster, address), MEMBERS, members, _counted(members), most_rows)]
+    drawn += [cluster.quotas] if cluster.quotas else []
     drawn += _said(members, partial(_other_build, cluster.build))
     drawn += _said(members, partial(_in_the_way, members))
     if speculating:

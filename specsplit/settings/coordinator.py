@@ -56,7 +56,8 @@ class CoordinatorSettings(AnswerSettings):
     max_priority: int = Field(default=0, ge=0, le=9)
     """Highest priority that a request may ask for; more is refused."""
     client_max_requests: Count | None = Field(default=None, ge=1)
-    """Requests of one client that may be on their way at once; here and below one for n choices counts as n. Unset: no quota."""
+    """Requests of one client that may be on their way at once; here and below one for n choices counts as n, and each of several
+    coordinators allows its share, a Nth. Unset: no quota."""
     client_max_queued: Count | None = Field(default=None, ge=0)
     """Requests of one client that may wait for a verifier at once. Unset: no quota."""
     client_tokens_per_minute: Count | None = Field(default=None, ge=1)

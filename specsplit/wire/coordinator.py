@@ -239,7 +239,16 @@ def cluster_from_wire(message: pb.GetClusterResponse) -> Cluster:
     """Raises InvalidRequest for a member without a role, or what is too long, Incompatible for what is no answer at all."""
     check(message)
     members = tuple(_member_from_wire(member) for member in message.members)
-    return Cluster(members, message.queued, message.running, message.failovers, message.preemptions, message.build)
+    return Cluster(
+        members=members,
+        queued=message.queued,
+        running=message.running,
+        failovers=message.failovers,
+        preemptions=message.preemptions,
+        build=message.build,
+        coordinators=message.coordinators,
+        quotas=message.quotas,
+    )
 
 
 def plan_request() -> pb.GetPlanRequest:

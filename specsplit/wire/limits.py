@@ -142,6 +142,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "Member.address": _NAME,
         "Member.build": _NAME,
         "GetClusterResponse.build": _NAME,
+        "GetClusterResponse.quotas": Limit(length=MAX_SENTENCE),
         "UpdateWeightsRequest.member_id": _NAME,
         "UpdateWeightsResponse.members": Limit(entries=MAX_MEMBERS),
         "UpdatedMember.member_id": _NAME,

@@ -153,6 +153,12 @@ def test_why_verifiers_draft_nothing_is_said_once_for_all_of_whom_it_holds() -> 
     assert f"v0: {why.sentence}" in shown(Cluster((members[0],)), 120)
 
 
+def test_what_a_coordinator_allows_of_quotas_is_said_where_it_is_less_than_its_settings_say() -> None:
+    sentence = "quotas of clients by shares, as one of 2 coordinators: client_max_requests 4 of 8"
+    assert f"\n{sentence}\n" in shown(Cluster((V1,), coordinators=2, quotas=sentence), 120)
+    assert "quotas" not in shown(Cluster((V1,), coordinators=2), 120)
+
+
 def test_members_of_another_build_than_the_coordinator_are_named_and_nobody_else_is() -> None:
     same, other, old = (
         replace(V1, member_id=name, build=build) for name, build in (("s", "1+a"), ("o", "1+b"), ("x", ""))

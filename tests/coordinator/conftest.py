@@ -109,6 +109,13 @@ class Cluster:
         speculation: Callable[[], SpeculationReport] | None = None,
     ) -> Verifier:
         """Start a verifier and let it join."""
+        verifier = await self.serve_verifier(script)
+        model = ModelInfo("toy", self.tokenizer.vocabulary, CONTEXT, (0,))
+        await self.join(name, verifier.address, model, max_sessions, load, group, speculation)
+        return verifier
+
+    async def serve_verifier(self, script: Script) -> Verifier:
+        """Start a verifier that has not joined."""
         verifier = Verifier(script)
         options = server_options(TransportSettings())
         server = grpc.aio.server(interceptors=[Edge("verifier", lambda method: None)], options=options)
@@ -116,8 +123,6 @@ class Cluster:
         verifier.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         self.stack.push_async_callback(server.stop, None)
-        model = ModelInfo("toy", self.tokenizer.vocabulary, CONTEXT, (0,))
-        await self.join(name, verifier.address, model, max_sessions, load, group, speculation)
         return verifier
 
     async def add_drafter(self, kind: DrafterKind, name: str, wanted: FeatureNeed | None = None) -> None:
@@ -134,9 +139,10 @@ class Cluster:
         load: Callable[[], Load] = Load,
         group: GroupRank | None = None,
         speculation: Callable[[], SpeculationReport] | None = None,
+        dialled: Coordinators | None = None,
     ) -> asyncio.Task[None]:
-        """A member that reports until the test ends, or until the task is cancelled."""
-        dialled = Coordinators(self.coordinator.service.server.members_bound)
+        """A member that reports until the test ends, or until the task is cancelled. `dialled`: other coordinators than this one."""
+        dialled = dialled or Coordinators(self.coordinator.service.server.members_bound)
         registers = Register(name, address, role, max_sessions, group=group)
         membership = Memberships(dialled, registers, load, speculation=speculation)
         task = asyncio.create_task(membership.run())

@@ -147,7 +147,7 @@ members = st.builds(
     TEXT,
     hosts,
 )
-clusters = st.builds(membership.Cluster, st.lists(members, max_size=3).map(tuple), U32, U32, U64, U64, TEXT)
+clusters = st.builds(membership.Cluster, st.lists(members, max_size=3).map(tuple), U32, U32, U64, U64, TEXT, U32, TEXT)
 
 chats = st.builds(requests.ChatPrompt, st.lists(st.builds(requests.ChatMessage, TEXT, TEXT), max_size=3).map(tuple))
 prompts = st.builds(requests.TextPrompt, TEXT) | chats | st.builds(requests.TokenPrompt, TOKENS)

@@ -6,12 +6,10 @@ import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
 
-from specsplit.build import build
 from specsplit.clock import SystemClock
 from specsplit.generation.delivery import Delivery
 from specsplit.generation.preparation import RandomSources
 from specsplit.interpreter import freeze_heap
-from specsplit.membership import Cluster
 from specsplit.observe.metrics import CoordinatorMetrics
 from specsplit.rpc import (
     CLUSTER_SERVICE,
@@ -32,6 +30,7 @@ from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.cluster.rebalancer import Rebalancer
 from specsplit_coordinator.cluster.roster_updater import RosterUpdater
 from specsplit_coordinator.cluster.rosters import Rosters
+from specsplit_coordinator.edge.cluster_status import ClusterStatus
 from specsplit_coordinator.edge.engine import CoordinatorEngine
 from specsplit_coordinator.edge.servicers import ClusterServicer, CoordinatorServicer
 from specsplit_coordinator.edge.telemetry import subscribe
@@ -65,13 +64,15 @@ class Coordinator:
         tell_small_queue(settings)
         tokenizer, clock, server = Tokenizer.load(settings.model), SystemClock(), _server(settings)
         self.registry = Registry(tokenizer.vocabulary, clock, settings.lost_after_ms / 1000)
-        quotas = Quotas(Quota.of(settings), clock, settings.retry_after_s)
+        quotas = Quotas(Quota.of(settings), clock, settings.retry_after_s, lambda: self.registry.coordinators)
         self.admission = Admission(
             self.registry, settings.max_queue, settings.retry_after_s, settings.failover_s, quotas
         )
         self.orders = Orders()
         self.requests = RequestLog(clock, server.tracing)
+        status = ClusterStatus(self.registry, self.admission, self.requests, quotas)
         self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen), clients=settings.named_clients)
+        self.metrics.watch(status.now)
         if settings.vllm_metrics:
             self.metrics.under_vllm_names(tokenizer.model)
         self.failed = asyncio.Event()
@@ -85,8 +86,8 @@ class Coordinator:
         self._open.callback(generator.close)
         self._delivery = Delivery(generator, max_unread_bytes=settings.max_unread_bytes, unread_s=settings.unread_s)
         updater = WeightsUpdater(self.registry, client)
-        programs = CoordinatorServicer(generator, self.registry, self._cluster, self.orders, self._delivery, updater)
-        engine = CoordinatorEngine(self.registry, client, self._cluster, server)
+        programs = CoordinatorServicer(generator, self.registry, status.now, self.orders, self._delivery, updater)
+        engine = CoordinatorEngine(self.registry, client, status.now, server)
         gateways = VllmEngineServicer(self._delivery, engine, settings.model, clock, settings.max_message_bytes)
         self._members = self._for_members(settings, scorer)
         snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
@@ -107,7 +108,6 @@ class Coordinator:
         tracing, orders = self.service.server.tracing, self.orders
         orders.subscribe(lambda: tracing.apply(orders.tracing))
         subscribe(self.requests, self.metrics)
-        self.metrics.watch(self._cluster)
         self.registry.on_gone.append(self._gone)
         server = self.service.server
         for port in dict.fromkeys((server.grpc, server.members)):
@@ -139,17 +139,6 @@ class Coordinator:
     async def close(self) -> None:
         """End everything but the server."""
         await self._open.aclose()
-
-    def _cluster(self) -> Cluster:
-        totals = self.requests.totals
-        return Cluster(
-            members=self.registry.members,
-            queued=self.admission.queued,
-            running=self.admission.running,
-            failovers=totals.failovers,
-            preemptions=totals.preemptions,
-            build=build(),
-        )
 
     def _gone(self, member: MemberState) -> None:
         """Count a member that went without draining as lost, unless this process itself is leaving."""

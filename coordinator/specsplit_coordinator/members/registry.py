@@ -161,6 +161,12 @@ class Registry(Observable):
         return tuple(member.describe(now) for member in self._members.values())
 
     @property
+    def coordinators(self) -> int:
+        """Coordinators that share the members, this one among them: the most that a member has said it is joined to."""
+        known = (*self._members.values(), *self._away.values())
+        return max((member.report.coordinators for member in known), default=0) or 1
+
+    @property
     def awaited(self) -> bool:
         """True if a verifier is away that may come back."""
         return bool(self._away)

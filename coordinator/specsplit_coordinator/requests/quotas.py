@@ -1,4 +1,8 @@
-"""Quotas: how many requests a client may have at once, and how many tokens it may use in a minute."""
+"""Quotas: how many requests a client may have at once, and how many tokens it may use in a minute.
+
+Coordinators do not know one another, so each of N holds a client to its share of a quota, a Nth of it: all together allow no more than
+the quota, wherever the client asks, but for a quota of less than N, of which each allows 1.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from specsplit.errors import Exhausted
 from specsplit.settings import CoordinatorSettings
 
 _MINUTE_S = 60.0
+_REQUESTS, _QUEUED, _TOKENS = "client_max_requests", "client_max_queued", "client_tokens_per_minute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,25 @@ class Quota:
         """Read the bounds from the settings."""
         return cls(settings.client_max_requests, settings.client_max_queued, settings.client_tokens_per_minute)
 
+    @property
+    def bounds(self) -> dict[str, int]:
+        """The bounds that there are, by the names of their settings."""
+        named = {_REQUESTS: self.requests, _QUEUED: self.queued, _TOKENS: self.tokens_per_minute}
+        return {name: bound for name, bound in named.items() if bound is not None}
+
+    def share(self, coordinators: int) -> Quota:
+        """What each of so many coordinators allows."""
+        requests, queued, tokens = (
+            None if bound is None else share_of(bound, coordinators)
+            for bound in (self.requests, self.queued, self.tokens_per_minute)
+        )
+        return Quota(requests, queued, tokens)
+
+
+def share_of(bound: int, coordinators: int) -> int:
+    """What each of so many coordinators allows of a bound: at least 1 of one that is not 0, or a client could be shut out by all."""
+    return max(min(1, bound), bound // coordinators)
+
 
 @dataclass(slots=True)
 class _TokenBucket:
@@ -45,11 +69,20 @@ class _TokenBucket:
 
 
 class Quotas:
-    """Holds clients to their quota. Everything runs on one event loop."""
+    """Holds clients to this coordinator's share of their quota. Everything runs on one event loop."""
 
-    def __init__(self, quota: Quota, clock: Clock, retry_after_s: float) -> None:
-        """`retry_after_s`: the retry hint where it is not known when there will be room."""
+    def __init__(
+        self, quota: Quota, clock: Clock, retry_after_s: float, coordinators: Callable[[], int] = lambda: 1
+    ) -> None:
+        """`retry_after_s`: the retry hint where it is not known when there will be room.
+
+        `coordinators`: how many there are now, this one among them; asked once for each request.
+        """
         self._quota = quota
+        self._coordinators = coordinators
+        self._sharing: int = 1
+        """Coordinators that the quota is shared by, as of the latest request."""
+        self._share = quota
         self._clock = clock
         self._retry_after_s = retry_after_s
         self._requests: Counter[str] = Counter()
@@ -63,6 +96,7 @@ class Quotas:
 
         Raises Exhausted, naming the quota, with a hint when to retry.
         """
+        self._look()
         self._check_requests(client, places)
         self._check_tokens(client)
         self._requests[client] += places
@@ -75,30 +109,42 @@ class Quotas:
 
     def check_queued(self, client: str, queued: int) -> None:
         """Raise Exhausted if a client may not have so many requests waiting."""
-        if self._quota.queued is not None and queued > self._quota.queued:
-            raise self._exhausted(
-                f"{_named(client)} would have {queued} requests waiting", "client_max_queued", self._quota.queued
-            )
+        most = self._share.queued
+        if most is not None and queued > most:
+            raise self._exhausted(f"{_named(client)} would have {queued} requests waiting", _QUEUED)
+
+    def described(self) -> str:
+        """What this coordinator allows, in a sentence, where that is less than the settings say; empty elsewhere."""
+        self._look()
+        allowed = self._share.bounds
+        shares = [f"{name} {allowed[name]:,} of {bound:,}" for name, bound in self._quota.bounds.items()]
+        if self._sharing == 1 or not shares:
+            return ""
+        return f"quotas of clients by shares, as one of {self._sharing} coordinators: {', '.join(shares)}"
+
+    def _look(self) -> None:
+        """Look how many coordinators there are."""
+        sharing = max(1, self._coordinators())
+        if sharing != self._sharing:
+            self._sharing, self._share = sharing, self._quota.share(sharing)
 
     def _check_requests(self, client: str, places: int) -> None:
-        most, asked = self._quota.requests, self._requests[client] + places
+        most, asked = self._share.requests, self._requests[client] + places
         if most is not None and asked > most:
-            raise self._exhausted(
-                f"{_named(client)} would have {asked} requests on their way", "client_max_requests", most
-            )
+            raise self._exhausted(f"{_named(client)} would have {asked} requests on their way", _REQUESTS)
 
     def _check_tokens(self, client: str) -> None:
-        rate = self._quota.tokens_per_minute
+        rate = self._share.tokens_per_minute
         if rate is None:
             return
         self._drop_full(rate)
         left = self._bucket(client, rate).tokens
         if left <= 0:
             wait_s = (1 - left) * _MINUTE_S / rate
-            raise self._exhausted(f"{_named(client)} has used up its tokens", "client_tokens_per_minute", rate, wait_s)
+            raise self._exhausted(f"{_named(client)} has used up its tokens", _TOKENS, wait_s)
 
     def _use(self, client: str, tokens: int) -> None:
-        rate = self._quota.tokens_per_minute
+        rate = self._share.tokens_per_minute
         if rate is not None and tokens:
             self._bucket(client, rate).tokens -= tokens
 
@@ -119,9 +165,12 @@ class Quotas:
             bucket.fill(now, rate)
         self._buckets = {name: bucket for name, bucket in self._buckets.items() if bucket.tokens < rate}
 
-    def _exhausted(self, what: str, setting: str, bound: int, wait_s: float | None = None) -> Exhausted:
+    def _exhausted(self, what: str, setting: str, wait_s: float | None = None) -> Exhausted:
         hint_s = self._retry_after_s if wait_s is None else wait_s
-        return Exhausted(f"{what}, and its quota is {setting} = {bound:,}; try again in {hint_s:.3g} s", hint_s)
+        quota = f"its quota is {setting} = {self._quota.bounds[setting]:,}"
+        if self._sharing > 1:
+            quota += f", of which each of {self._sharing} coordinators allows {self._share.bounds[setting]:,}"
+        return Exhausted(f"{what}, and {quota}; try again in {hint_s:.3g} s", hint_s)
 
 
 def _named(client: str) -> str:
