@@ -72,6 +72,8 @@ WAYS = [Way(each, projected) for projected in (False, True) for each in FORMATS]
 class Reader(drafter_pb2_grpc.DrafterServiceServicer):
     """Decodes what comes and says so. The open event of a session tells its layout."""
 
+    UpdateWeights = drafter_pb2_grpc.DrafterServiceServicer.UpdateWeights
+
     async def GetDrafterInfo(self, request: object, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802 (the name is the protocol's)
         """Refuse: nobody asks."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this reads features and nothing else")

@@ -38,6 +38,7 @@ class RightProposer:
         self._trees: dict[SessionKey, TokenTree] = {}
         self.group = proposer.group
         self.graphs = proposer.graphs
+        self.weights = proposer.weights
         self.max_depth = proposer.max_depth
         self.redraws = proposer.redraws
         self.distances = proposer.distances

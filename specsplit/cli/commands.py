@@ -52,7 +52,7 @@ ENTRIES: Mapping[str, CommandEntry] = MappingProxyType(
         "update-weights": CommandEntry(
             "update_weights",
             "update_weights",
-            "Have verifiers go on with other weights of their target, without a restart; exit 0 if all of them do, else 1.",
+            "Have verifiers, or drafters, go on with other weights of their model, without a restart; exit 0 if all of them do, else 1.",
         ),
         "health": CommandEntry(
             "health",

@@ -24,7 +24,7 @@ from specsplit.requests import GenerateEvent, GenerateRequest
 from specsplit.rpc import dial, from_rpc_error, is_task_cancelled, wait_until_serving
 from specsplit.settings import TransportSettings
 from specsplit.v1 import coordinator_pb2_grpc
-from specsplit.values import Control, ModelInfo, PlanChanges, TraceChanges
+from specsplit.values import Control, DrafterKind, ModelInfo, PlanChanges, TraceChanges
 from specsplit.wire import coordinator as wire
 from specsplit.wire import weights
 
@@ -150,13 +150,19 @@ class AsyncClient:
         )
 
     async def update_weights(
-        self, wanted: UpdateWeights, member_id: str = "", timeout_s: float | None = None
+        self,
+        wanted: UpdateWeights,
+        member_id: str = "",
+        timeout_s: float | None = None,
+        *,
+        drafters: DrafterKind | None = None,
     ) -> tuple[MemberUpdated, ...]:
-        """Have one verifier, or all of them, go on with other weights of the target -> what came of it at each, once all are through.
+        """Have one member go on with other weights of its model, or without a `member_id` all verifiers, or all drafters of a kind -> what
+        came of it at each, once all are through.
 
-        Raises NotFound for a verifier that is not there, Unavailable if none is.
+        Raises NotFound for a member or drafters that are not there, Unavailable if no verifier is, InvalidRequest for both at once.
         """
-        timeout_s, request = check_timeout(timeout_s), weights.update_to_wire(wanted, member_id)
+        timeout_s, request = check_timeout(timeout_s), weights.update_to_wire(wanted, member_id, drafters)
         return weights.updated_from_wire(await self._order(lambda stub: stub.UpdateWeights(request, timeout=timeout_s)))
 
     async def wait_until_serving(self, timeout_s: float) -> None:

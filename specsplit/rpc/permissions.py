@@ -47,6 +47,7 @@ PERMISSIONS: Mapping[str, frozenset[CallerRole] | None] = MappingProxyType(
         f"/{VERIFIER_SERVICE}/UpdateWeights": frozenset({_MEMBER, _OPERATOR}),
         f"/{DRAFTER_SERVICE}/GetDrafterInfo": frozenset({_MEMBER, _OPERATOR}),
         f"/{DRAFTER_SERVICE}/Draft": frozenset({_MEMBER}),
+        f"/{DRAFTER_SERVICE}/UpdateWeights": frozenset({_MEMBER, _OPERATOR}),
         f"/{_HEALTH}/Check": None,
         f"/{_HEALTH}/Watch": None,
         f"/{_HEALTH}/List": None,

@@ -38,6 +38,8 @@ class DrafterSettings(EngineSettings):
     """Heads only: the numbers in which features travel: target (as the target computes them), float32, bfloat16, float16 or fp8_e4m3."""
     feature_projection: bool = False
     """eagle3 only: let the verifier apply the head's projection (fc) before it sends features; it needs the head's folder for that."""
+    weights_dir: Path | None = None
+    """Folder with folders of other weights of the model, with which operators may have it go on (UpdateWeights). Unset: none are taken."""
     max_sessions: Count = Field(default=64, ge=1)
     """Sessions taken at once, at most."""
     kv_tokens: Count = Field(default=65_536, ge=1)

@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class UpdateWeightsRequest(_message.Message):
-    __slots__ = ("update", "member_id")
+    __slots__ = ("update", "member_id", "drafters")
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     update: _common_pb2.WeightsUpdate
     member_id: str
-    def __init__(self, update: _Optional[_Union[_common_pb2.WeightsUpdate, _Mapping]] = ..., member_id: _Optional[str] = ...) -> None: ...
+    drafters: _common_pb2.DrafterKind
+    def __init__(self, update: _Optional[_Union[_common_pb2.WeightsUpdate, _Mapping]] = ..., member_id: _Optional[str] = ..., drafters: _Optional[_Union[_common_pb2.DrafterKind, str]] = ...) -> None: ...
 
 class UpdateWeightsResponse(_message.Message):
     __slots__ = ("members",)

@@ -133,7 +133,8 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateWeights(self, request, context):
-        """Has verifiers go on with other weights of the target, all at once; answered when each of them has, or has refused. An operator's call.
+        """Has verifiers go on with other weights of the target, or drafters with others of their model, all at once; answered when each of
+        them has, or has refused. An operator's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -52,7 +52,9 @@ class CoordinatorServiceStub:
     endpoint for spans traces nothing.
     """
     UpdateWeights: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateWeightsRequest, _coordinator_pb2.UpdateWeightsResponse]
-    """Has verifiers go on with other weights of the target, all at once; answered when each of them has, or has refused. An operator's call."""
+    """Has verifiers go on with other weights of the target, or drafters with others of their model, all at once; answered when each of
+    them has, or has refused. An operator's call.
+    """
 
 @_typing.type_check_only
 class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
@@ -78,7 +80,9 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     endpoint for spans traces nothing.
     """
     UpdateWeights: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateWeightsRequest, _coordinator_pb2.UpdateWeightsResponse]  # type: ignore[assignment]
-    """Has verifiers go on with other weights of the target, all at once; answered when each of them has, or has refused. An operator's call."""
+    """Has verifiers go on with other weights of the target, or drafters with others of their model, all at once; answered when each of
+    them has, or has refused. An operator's call.
+    """
 
 class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Text in, text out."""
@@ -149,6 +153,8 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.UpdateWeightsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.UpdateWeightsResponse, _abc.Awaitable[_coordinator_pb2.UpdateWeightsResponse]]:
-        """Has verifiers go on with other weights of the target, all at once; answered when each of them has, or has refused. An operator's call."""
+        """Has verifiers go on with other weights of the target, or drafters with others of their model, all at once; answered when each of
+        them has, or has refused. An operator's call.
+        """
 
 def add_CoordinatorServiceServicer_to_server(servicer: CoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,39 +25,43 @@ _sym_db = _symbol_database.Default()
 from specsplit.v1 import common_pb2 as specsplit_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aspecsplit/v1/drafter.proto\x12\x0cspecsplit.v1\x1a\x19specsplit/v1/common.proto\"\x17\n\x15GetDrafterInfoRequest\"A\n\x16GetDrafterInfoResponse\x12\'\n\x04info\x18\x01 \x01(\x0b\x32\x19.specsplit.v1.DrafterInfo\"?\n\x0c\x44raftRequest\x12/\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1f.specsplit.v1.DraftRequestEvent\"\x86\x02\n\x11\x44raftRequestEvent\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\'\n\x04open\x18\x02 \x01(\x0b\x32\x17.specsplit.v1.OpenEventH\x00\x12+\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x19.specsplit.v1.CommitEventH\x00\x12)\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x18.specsplit.v1.CloseEventH\x00\x12/\n\x08\x66\x65\x61tures\x18\x05 \x01(\x0b\x32\x1b.specsplit.v1.FeaturesEventH\x00\x12\"\n\x04plan\x18\x06 \x01(\x0b\x32\x12.specsplit.v1.PlanH\x00\x42\x07\n\x05\x65vent\"\xb3\x03\n\tOpenEvent\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12(\n\x08sampling\x18\x02 \x01(\x0b\x32\x16.specsplit.v1.Sampling\x12 \n\x04plan\x18\x03 \x01(\x0b\x32\x12.specsplit.v1.Plan\x12,\n\nvocabulary\x18\x04 \x01(\x0b\x32\x18.specsplit.v1.Vocabulary\x12\x11\n\tmax_nodes\x18\x05 \x01(\r\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\x12\x32\n\x08\x66\x65\x61tures\x18\x07 \x01(\x0b\x32\x1b.specsplit.v1.FeatureLayoutH\x00\x88\x01\x01\x12\x15\n\rprompt_tokens\x18\x08 \x01(\r\x12\x0f\n\x07step_us\x18\t \x01(\r\x12\r\n\x05scope\x18\n \x01(\x0c\x12 \n\x04host\x18\x0b \x01(\x0b\x32\x12.specsplit.v1.Host\x12\x31\n\nconstraint\x18\x0c \x01(\x0b\x32\x18.specsplit.v1.ConstraintH\x01\x88\x01\x01\x12\x15\n\rend_token_ids\x18\r \x03(\rB\x0b\n\t_featuresB\r\n\x0b_constraint\"u\n\x0b\x43ommitEvent\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x12\n\ndeepest_id\x18\x02 \x01(\x04\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x0f\n\x07step_us\x18\x04 \x01(\r\x12\x0f\n\x07seen_id\x18\x05 \x01(\x04\x12\r\n\x05\x66loor\x18\x06 \x01(\x02\"K\n\rFeaturesEvent\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0e\n\x06scales\x18\x04 \x01(\x0c\"\x0c\n\nCloseEvent\"A\n\rDraftResponse\x12\x30\n\x06\x65vents\x18\x01 \x03(\x0b\x32 .specsplit.v1.DraftResponseEvent\"\xc1\x01\n\x12\x44raftResponseEvent\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\'\n\x04grow\x18\x02 \x01(\x0b\x32\x17.specsplit.v1.GrowEventH\x00\x12+\n\x06refuse\x18\x03 \x01(\x0b\x32\x19.specsplit.v1.RefuseEventH\x00\x12\x38\n\rfeatures_read\x18\x04 \x01(\x0b\x32\x1f.specsplit.v1.FeaturesReadEventH\x00\x42\x07\n\x05\x65vent\"%\n\x11\x46\x65\x61turesReadEvent\x12\x10\n\x08position\x18\x01 \x01(\r\"\xa4\x01\n\tGrowEvent\x12\x0f\n\x07\x63ommits\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x03(\x04\x12\x0f\n\x07parents\x18\x03 \x03(\x04\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\r\n\x05\x65\x64ges\x18\x07 \x03(\x02\x12\x0f\n\x07resting\x18\x06 \x01(\x08\x12\x14\n\x0crescored_ids\x18\x08 \x03(\x04\x12\x11\n\tnew_edges\x18\t \x03(\x02J\x04\x08\x05\x10\x06R\x06scores\",\n\x0bRefuseEvent\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t2\xb3\x01\n\x0e\x44rafterService\x12\x44\n\x05\x44raft\x12\x1a.specsplit.v1.DraftRequest\x1a\x1b.specsplit.v1.DraftResponse(\x01\x30\x01\x12[\n\x0eGetDrafterInfo\x12#.specsplit.v1.GetDrafterInfoRequest\x1a$.specsplit.v1.GetDrafterInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aspecsplit/v1/drafter.proto\x12\x0cspecsplit.v1\x1a\x19specsplit/v1/common.proto\"Q\n\"DrafterServiceUpdateWeightsRequest\x12+\n\x06update\x18\x01 \x01(\x0b\x32\x1b.specsplit.v1.WeightsUpdate\"G\n#DrafterServiceUpdateWeightsResponse\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x17\n\x15GetDrafterInfoRequest\"A\n\x16GetDrafterInfoResponse\x12\'\n\x04info\x18\x01 \x01(\x0b\x32\x19.specsplit.v1.DrafterInfo\"?\n\x0c\x44raftRequest\x12/\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1f.specsplit.v1.DraftRequestEvent\"\x86\x02\n\x11\x44raftRequestEvent\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\'\n\x04open\x18\x02 \x01(\x0b\x32\x17.specsplit.v1.OpenEventH\x00\x12+\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x19.specsplit.v1.CommitEventH\x00\x12)\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x18.specsplit.v1.CloseEventH\x00\x12/\n\x08\x66\x65\x61tures\x18\x05 \x01(\x0b\x32\x1b.specsplit.v1.FeaturesEventH\x00\x12\"\n\x04plan\x18\x06 \x01(\x0b\x32\x12.specsplit.v1.PlanH\x00\x42\x07\n\x05\x65vent\"\xb3\x03\n\tOpenEvent\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12(\n\x08sampling\x18\x02 \x01(\x0b\x32\x16.specsplit.v1.Sampling\x12 \n\x04plan\x18\x03 \x01(\x0b\x32\x12.specsplit.v1.Plan\x12,\n\nvocabulary\x18\x04 \x01(\x0b\x32\x18.specsplit.v1.Vocabulary\x12\x11\n\tmax_nodes\x18\x05 \x01(\r\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\x12\x32\n\x08\x66\x65\x61tures\x18\x07 \x01(\x0b\x32\x1b.specsplit.v1.FeatureLayoutH\x00\x88\x01\x01\x12\x15\n\rprompt_tokens\x18\x08 \x01(\r\x12\x0f\n\x07step_us\x18\t \x01(\r\x12\r\n\x05scope\x18\n \x01(\x0c\x12 \n\x04host\x18\x0b \x01(\x0b\x32\x12.specsplit.v1.Host\x12\x31\n\nconstraint\x18\x0c \x01(\x0b\x32\x18.specsplit.v1.ConstraintH\x01\x88\x01\x01\x12\x15\n\rend_token_ids\x18\r \x03(\rB\x0b\n\t_featuresB\r\n\x0b_constraint\"u\n\x0b\x43ommitEvent\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x12\n\ndeepest_id\x18\x02 \x01(\x04\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x0f\n\x07step_us\x18\x04 \x01(\r\x12\x0f\n\x07seen_id\x18\x05 \x01(\x04\x12\r\n\x05\x66loor\x18\x06 \x01(\x02\"K\n\rFeaturesEvent\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0e\n\x06scales\x18\x04 \x01(\x0c\"\x0c\n\nCloseEvent\"A\n\rDraftResponse\x12\x30\n\x06\x65vents\x18\x01 \x03(\x0b\x32 .specsplit.v1.DraftResponseEvent\"\xc1\x01\n\x12\x44raftResponseEvent\x12\x12\n\nsession_id\x18\x01 \x01(\x04\x12\'\n\x04grow\x18\x02 \x01(\x0b\x32\x17.specsplit.v1.GrowEventH\x00\x12+\n\x06refuse\x18\x03 \x01(\x0b\x32\x19.specsplit.v1.RefuseEventH\x00\x12\x38\n\rfeatures_read\x18\x04 \x01(\x0b\x32\x1f.specsplit.v1.FeaturesReadEventH\x00\x42\x07\n\x05\x65vent\"%\n\x11\x46\x65\x61turesReadEvent\x12\x10\n\x08position\x18\x01 \x01(\r\"\xa4\x01\n\tGrowEvent\x12\x0f\n\x07\x63ommits\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x03(\x04\x12\x0f\n\x07parents\x18\x03 \x03(\x04\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\r\n\x05\x65\x64ges\x18\x07 \x03(\x02\x12\x0f\n\x07resting\x18\x06 \x01(\x08\x12\x14\n\x0crescored_ids\x18\x08 \x03(\x04\x12\x11\n\tnew_edges\x18\t \x03(\x02J\x04\x08\x05\x10\x06R\x06scores\",\n\x0bRefuseEvent\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t2\xa9\x02\n\x0e\x44rafterService\x12\x44\n\x05\x44raft\x12\x1a.specsplit.v1.DraftRequest\x1a\x1b.specsplit.v1.DraftResponse(\x01\x30\x01\x12[\n\x0eGetDrafterInfo\x12#.specsplit.v1.GetDrafterInfoRequest\x1a$.specsplit.v1.GetDrafterInfoResponse\x12t\n\rUpdateWeights\x12\x30.specsplit.v1.DrafterServiceUpdateWeightsRequest\x1a\x31.specsplit.v1.DrafterServiceUpdateWeightsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specsplit.v1.drafter_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETDRAFTERINFOREQUEST']._serialized_start=71
-  _globals['_GETDRAFTERINFOREQUEST']._serialized_end=94
-  _globals['_GETDRAFTERINFORESPONSE']._serialized_start=96
-  _globals['_GETDRAFTERINFORESPONSE']._serialized_end=161
-  _globals['_DRAFTREQUEST']._serialized_start=163
-  _globals['_DRAFTREQUEST']._serialized_end=226
-  _globals['_DRAFTREQUESTEVENT']._serialized_start=229
-  _globals['_DRAFTREQUESTEVENT']._serialized_end=491
-  _globals['_OPENEVENT']._serialized_start=494
-  _globals['_OPENEVENT']._serialized_end=929
-  _globals['_COMMITEVENT']._serialized_start=931
-  _globals['_COMMITEVENT']._serialized_end=1048
-  _globals['_FEATURESEVENT']._serialized_start=1050
-  _globals['_FEATURESEVENT']._serialized_end=1125
-  _globals['_CLOSEEVENT']._serialized_start=1127
-  _globals['_CLOSEEVENT']._serialized_end=1139
-  _globals['_DRAFTRESPONSE']._serialized_start=1141
-  _globals['_DRAFTRESPONSE']._serialized_end=1206
-  _globals['_DRAFTRESPONSEEVENT']._serialized_start=1209
-  _globals['_DRAFTRESPONSEEVENT']._serialized_end=1402
-  _globals['_FEATURESREADEVENT']._serialized_start=1404
-  _globals['_FEATURESREADEVENT']._serialized_end=1441
-  _globals['_GROWEVENT']._serialized_start=1444
-  _globals['_GROWEVENT']._serialized_end=1608
-  _globals['_REFUSEEVENT']._serialized_start=1610
-  _globals['_REFUSEEVENT']._serialized_end=1654
-  _globals['_DRAFTERSERVICE']._serialized_start=1657
-  _globals['_DRAFTERSERVICE']._serialized_end=1836
+  _globals['_DRAFTERSERVICEUPDATEWEIGHTSREQUEST']._serialized_start=71
+  _globals['_DRAFTERSERVICEUPDATEWEIGHTSREQUEST']._serialized_end=152
+  _globals['_DRAFTERSERVICEUPDATEWEIGHTSRESPONSE']._serialized_start=154
+  _globals['_DRAFTERSERVICEUPDATEWEIGHTSRESPONSE']._serialized_end=225
+  _globals['_GETDRAFTERINFOREQUEST']._serialized_start=227
+  _globals['_GETDRAFTERINFOREQUEST']._serialized_end=250
+  _globals['_GETDRAFTERINFORESPONSE']._serialized_start=252
+  _globals['_GETDRAFTERINFORESPONSE']._serialized_end=317
+  _globals['_DRAFTREQUEST']._serialized_start=319
+  _globals['_DRAFTREQUEST']._serialized_end=382
+  _globals['_DRAFTREQUESTEVENT']._serialized_start=385
+  _globals['_DRAFTREQUESTEVENT']._serialized_end=647
+  _globals['_OPENEVENT']._serialized_start=650
+  _globals['_OPENEVENT']._serialized_end=1085
+  _globals['_COMMITEVENT']._serialized_start=1087
+  _globals['_COMMITEVENT']._serialized_end=1204
+  _globals['_FEATURESEVENT']._serialized_start=1206
+  _globals['_FEATURESEVENT']._serialized_end=1281
+  _globals['_CLOSEEVENT']._serialized_start=1283
+  _globals['_CLOSEEVENT']._serialized_end=1295
+  _globals['_DRAFTRESPONSE']._serialized_start=1297
+  _globals['_DRAFTRESPONSE']._serialized_end=1362
+  _globals['_DRAFTRESPONSEEVENT']._serialized_start=1365
+  _globals['_DRAFTRESPONSEEVENT']._serialized_end=1558
+  _globals['_FEATURESREADEVENT']._serialized_start=1560
+  _globals['_FEATURESREADEVENT']._serialized_end=1597
+  _globals['_GROWEVENT']._serialized_start=1600
+  _globals['_GROWEVENT']._serialized_end=1764
+  _globals['_REFUSEEVENT']._serialized_start=1766
+  _globals['_REFUSEEVENT']._serialized_end=1810
+  _globals['_DRAFTERSERVICE']._serialized_start=1813
+  _globals['_DRAFTERSERVICE']._serialized_end=2110
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class DrafterServiceUpdateWeightsRequest(_message.Message):
+    __slots__ = ("update",)
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
+    update: _common_pb2.WeightsUpdate
+    def __init__(self, update: _Optional[_Union[_common_pb2.WeightsUpdate, _Mapping]] = ...) -> None: ...
+
+class DrafterServiceUpdateWeightsResponse(_message.Message):
+    __slots__ = ("version", "message")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    message: str
+    def __init__(self, version: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
 class GetDrafterInfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

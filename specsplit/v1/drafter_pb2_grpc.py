@@ -45,6 +45,11 @@ class DrafterServiceStub(object):
                 request_serializer=specsplit_dot_v1_dot_drafter__pb2.GetDrafterInfoRequest.SerializeToString,
                 response_deserializer=specsplit_dot_v1_dot_drafter__pb2.GetDrafterInfoResponse.FromString,
                 _registered_method=True)
+        self.UpdateWeights = channel.unary_unary(
+                '/specsplit.v1.DrafterService/UpdateWeights',
+                request_serializer=specsplit_dot_v1_dot_drafter__pb2.DrafterServiceUpdateWeightsRequest.SerializeToString,
+                response_deserializer=specsplit_dot_v1_dot_drafter__pb2.DrafterServiceUpdateWeightsResponse.FromString,
+                _registered_method=True)
 
 
 class DrafterServiceServicer(object):
@@ -65,6 +70,14 @@ class DrafterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateWeights(self, request, context):
+        """Has the drafter go on with other weights of its model; answered when they are in force. An operator's call, and a coordinator's that
+        passes it on. A drafter of an older build does not know it: UNIMPLEMENTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DrafterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +90,11 @@ def add_DrafterServiceServicer_to_server(servicer, server):
                     servicer.GetDrafterInfo,
                     request_deserializer=specsplit_dot_v1_dot_drafter__pb2.GetDrafterInfoRequest.FromString,
                     response_serializer=specsplit_dot_v1_dot_drafter__pb2.GetDrafterInfoResponse.SerializeToString,
+            ),
+            'UpdateWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateWeights,
+                    request_deserializer=specsplit_dot_v1_dot_drafter__pb2.DrafterServiceUpdateWeightsRequest.FromString,
+                    response_serializer=specsplit_dot_v1_dot_drafter__pb2.DrafterServiceUpdateWeightsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +152,33 @@ class DrafterService(object):
             '/specsplit.v1.DrafterService/GetDrafterInfo',
             specsplit_dot_v1_dot_drafter__pb2.GetDrafterInfoRequest.SerializeToString,
             specsplit_dot_v1_dot_drafter__pb2.GetDrafterInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/specsplit.v1.DrafterService/UpdateWeights',
+            specsplit_dot_v1_dot_drafter__pb2.DrafterServiceUpdateWeightsRequest.SerializeToString,
+            specsplit_dot_v1_dot_drafter__pb2.DrafterServiceUpdateWeightsResponse.FromString,
             options,
             channel_credentials,
             insecure,

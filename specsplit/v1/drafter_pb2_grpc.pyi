@@ -37,6 +37,10 @@ class DrafterServiceStub:
     """One long-lived stream per (verifier rank, drafter) pair carries every session of the pair, in order."""
     GetDrafterInfo: _grpc.UnaryUnaryMultiCallable[_drafter_pb2.GetDrafterInfoRequest, _drafter_pb2.GetDrafterInfoResponse]
     """What this drafter proposes with and what it fits."""
+    UpdateWeights: _grpc.UnaryUnaryMultiCallable[_drafter_pb2.DrafterServiceUpdateWeightsRequest, _drafter_pb2.DrafterServiceUpdateWeightsResponse]
+    """Has the drafter go on with other weights of its model; answered when they are in force. An operator's call, and a coordinator's that
+    passes it on. A drafter of an older build does not know it: UNIMPLEMENTED.
+    """
 
 @_typing.type_check_only
 class DrafterServiceAsyncStub(DrafterServiceStub):
@@ -47,6 +51,10 @@ class DrafterServiceAsyncStub(DrafterServiceStub):
     """One long-lived stream per (verifier rank, drafter) pair carries every session of the pair, in order."""
     GetDrafterInfo: _aio.UnaryUnaryMultiCallable[_drafter_pb2.GetDrafterInfoRequest, _drafter_pb2.GetDrafterInfoResponse]  # type: ignore[assignment]
     """What this drafter proposes with and what it fits."""
+    UpdateWeights: _aio.UnaryUnaryMultiCallable[_drafter_pb2.DrafterServiceUpdateWeightsRequest, _drafter_pb2.DrafterServiceUpdateWeightsResponse]  # type: ignore[assignment]
+    """Has the drafter go on with other weights of its model; answered when they are in force. An operator's call, and a coordinator's that
+    passes it on. A drafter of an older build does not know it: UNIMPLEMENTED.
+    """
 
 class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
     """Grows token trees ahead of a verifier."""
@@ -66,5 +74,15 @@ class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_drafter_pb2.GetDrafterInfoResponse, _abc.Awaitable[_drafter_pb2.GetDrafterInfoResponse]]:
         """What this drafter proposes with and what it fits."""
+
+    @_abc_1.abstractmethod
+    def UpdateWeights(
+        self,
+        request: _drafter_pb2.DrafterServiceUpdateWeightsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_drafter_pb2.DrafterServiceUpdateWeightsResponse, _abc.Awaitable[_drafter_pb2.DrafterServiceUpdateWeightsResponse]]:
+        """Has the drafter go on with other weights of its model; answered when they are in force. An operator's call, and a coordinator's that
+        passes it on. A drafter of an older build does not know it: UNIMPLEMENTED.
+        """
 
 def add_DrafterServiceServicer_to_server(servicer: DrafterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

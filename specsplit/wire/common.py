@@ -66,6 +66,18 @@ def fields_of(value: object, **own: Any) -> dict[str, Any]:
     return {**vars(value), **own}
 
 
+def kind_to_wire(kind: DrafterKind) -> pb.DrafterKind:
+    return _KINDS[kind]
+
+
+def kind_from_wire(kind: pb.DrafterKind, field: str = "kind") -> DrafterKind:
+    """Raises InvalidRequest, naming `field`, for a kind this version does not know."""
+    found = _KINDS_BACK.get(kind)
+    if found is None:
+        raise InvalidRequest(field, f"is {kind}, expected one of {[k.value for k in _KINDS]}")
+    return found
+
+
 def check_tokens(field: str, tokens: Sequence[int], vocab_size: int) -> None:
     """Raise InvalidRequest naming `field` and the first token id that is not below `vocab_size`."""
     if max(tokens, default=-1) >= vocab_size:
@@ -271,9 +283,7 @@ def role_from_wire(message: cluster_pb.RegisterReport | coordinator_pb.Member, n
 
 def drafter_from_wire(message: pb.DrafterInfo) -> DrafterInfo:
     """Raises InvalidRequest for a kind this version does not know."""
-    kind = _KINDS_BACK.get(message.kind)
-    if kind is None:
-        raise InvalidRequest("kind", f"is {message.kind}, expected one of {[k.value for k in _KINDS]}")
+    kind = kind_from_wire(message.kind)
     vocabulary = vocabulary_from_wire(message.vocabulary) if message.HasField("vocabulary") else None
     return DrafterInfo(kind, message.model, vocabulary, message.max_context, need_from_wire(message.features))
 

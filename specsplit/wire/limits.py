@@ -150,6 +150,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         # drafter.proto
         "DraftRequest.events": Limit(entries=MAX_EVENTS),
         "OpenEvent.token_ids": _TOKENS,
+        "DrafterServiceUpdateWeightsResponse.message": Limit(length=MAX_SENTENCE),
         "OpenEvent.traceparent": _NAME,
         "OpenEvent.scope": _SCOPE,
         "OpenEvent.end_token_ids": Limit(entries=2 * MAX_STOP_TOKENS),

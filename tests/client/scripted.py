@@ -125,7 +125,7 @@ class Scripted(coordinator_pb2_grpc.CoordinatorServiceServicer):
         return wire.tracing_set_to_wire(self.tracing)
 
     def UpdateWeights(self, request: weights.UpdateMessage, context: Any) -> weights.UpdatedMessage:  # noqa: N802
-        wanted, member_id = weights.update_from_wire(request)
+        wanted, member_id, _ = weights.update_from_wire(request)
         return weights.updated_to_wire([MemberUpdated(2, f"{wanted.folder} is taken", member_id or "v1")])
 
 

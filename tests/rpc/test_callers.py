@@ -71,6 +71,7 @@ class _Drafter(drafter_pb2_grpc.DrafterServiceServicer):
 
     Draft = drafter_pb2_grpc.DrafterServiceServicer.Draft
     GetDrafterInfo = drafter_pb2_grpc.DrafterServiceServicer.GetDrafterInfo
+    UpdateWeights = drafter_pb2_grpc.DrafterServiceServicer.UpdateWeights
 
 
 class _Engine(vllm_engine_pb2_grpc.VllmEngineServicer):

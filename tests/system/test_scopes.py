@@ -26,6 +26,8 @@ ROLES = {"alice": CallerRole.CLIENT, "bob": CallerRole.CLIENT, "member": CallerR
 class Listening(drafter_pb2_grpc.DrafterServiceServicer):
     """A drafter that has nothing to say, and keeps what it was told of every session."""
 
+    UpdateWeights = drafter_pb2_grpc.DrafterServiceServicer.UpdateWeights
+
     def __init__(self) -> None:
         self.opened: list[drafter_pb2.OpenEvent] = []
         self.address = ""

@@ -12,10 +12,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specsplit.cli.local import LocalCluster
-from specsplit.client import Delta, Done, TokenPrompt
+from specsplit.client import Client, Delta, Done, TokenPrompt
 from specsplit.engine import UpdateWeights
 from specsplit.errors import NotFound
 from specsplit.text.tokenizer import Tokenizer
+from specsplit.values import DrafterInfo
 from tests.support.command import run
 from tests.support.greedy import greedy_texts
 
@@ -94,7 +95,13 @@ def test_a_request_that_runs_goes_on_behind_its_tokens_and_the_coordinator_tells
         switched = next(at for at in range(len(tokens)) if _is_of(weights / "second", tokens, at))
         assert switched and _is_of(weights / "first", tokens[:switched], 0)
         versions = {each.member_id: each.version + 1 for each in before}
-        as_soon_as(lambda: versions == {m.member_id: v for m in client.cluster().members if (v := m.weights_version)})
+        as_soon_as(lambda: versions == _versions(client))
+
+
+def _versions(client: Client) -> dict[str, int]:
+    """The version of the weights of every verifier."""
+    members = client.cluster().members
+    return {each.member_id: each.weights_version for each in members if not isinstance(each.role, DrafterInfo)}
 
 
 def _is_of(folder: Path, tokens: list[int], start: int) -> bool:
@@ -109,9 +116,9 @@ def test_one_verifier_is_told_by_its_name_and_the_command_says_what_came_of_it(
     cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with cluster.client() as client:
-        with pytest.raises(NotFound, match="there is no verifier 'nobody' in the cluster"):
+        with pytest.raises(NotFound, match="there is no verifier or drafter 'nobody' in the cluster"):
             client.update_weights(UpdateWeights("second"), "nobody")
-        name = next(each.member_id for each in client.cluster().members if each.weights_version)
+        name = next(iter(_versions(client)))
     assert run("update-weights", "second", "--member", name, "--address", cluster.address) == 0
     assert capsys.readouterr().out.startswith(f"{name}: the target goes on with second, version ")
     assert run("update-weights", "nowhere", "--address", cluster.address) == 1

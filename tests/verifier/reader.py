@@ -54,6 +54,8 @@ class Reader(drafter_pb2_grpc.DrafterServiceServicer):
     lie side by side in the verifier's batch.
     """
 
+    UpdateWeights = drafter_pb2_grpc.DrafterServiceServicer.UpdateWeights
+
     def __init__(
         self,
         truth: Sequence[Sequence[int]],

@@ -29,6 +29,8 @@ Answer: TypeAlias = Callable[[drafter_pb2.DraftRequestEvent], drafter_pb2.DraftR
 class Scripted(drafter_pb2_grpc.DrafterServiceServicer):
     """Answers every event as a function says, and keeps what it was told."""
 
+    UpdateWeights = drafter_pb2_grpc.DrafterServiceServicer.UpdateWeights
+
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.seen: list[drafter_pb2.DraftRequestEvent] = []

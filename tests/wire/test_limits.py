@@ -65,6 +65,8 @@ PARSERS: dict[type[Message], Callable[[Any], object]] = {
     coordinator_pb2.SetTracingResponse: coordinator.tracing_in_force_from_wire,
     coordinator_pb2.UpdateWeightsRequest: weights.update_from_wire,
     coordinator_pb2.UpdateWeightsResponse: weights.updated_from_wire,
+    drafter_pb2.DrafterServiceUpdateWeightsRequest: weights.drafter_update_from_wire,
+    drafter_pb2.DrafterServiceUpdateWeightsResponse: weights.drafter_updated_from_wire,
     verifier_pb2.VerifierServiceUpdateWeightsRequest: weights.verifier_update_from_wire,
     verifier_pb2.VerifierServiceUpdateWeightsResponse: weights.verifier_updated_from_wire,
     drafter_pb2.DraftRequest: lambda message: first_error(drafter.draft_request_events(message)),

@@ -108,7 +108,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def UpdateWeights(  # noqa: N802
         self, request: weights.UpdateMessage, context: Context
     ) -> weights.UpdatedMessage:
-        """Have verifiers go on with other weights of the target."""
+        """Have verifiers or drafters go on with other weights of their models."""
         return weights.updated_to_wire(await self._weights.update(*weights.update_from_wire(request)))
 
     def _plan_in_force(self) -> PlanInForce:

@@ -15,10 +15,17 @@ from specsplit.observe import TraceContext, Tracing
 from specsplit.rpc import CODES, from_rpc_error, is_from_peer, is_task_cancelled
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import TransportSettings
+from specsplit.v1 import drafter_pb2_grpc
+from specsplit.values import DrafterInfo
 from specsplit.vllm_engine.client import OperationCall
 from specsplit.wire.verifier import decode_events, decode_to_wire
 from specsplit.wire.watching import Watched, watch_event, watch_to_wire
-from specsplit.wire.weights import verifier_update_to_wire, verifier_updated_from_wire
+from specsplit.wire.weights import (
+    drafter_update_to_wire,
+    drafter_updated_from_wire,
+    verifier_update_to_wire,
+    verifier_updated_from_wire,
+)
 from specsplit_coordinator.members.channel_pool import ChannelPool
 from specsplit_coordinator.members.member_state import MemberState
 
@@ -102,6 +109,15 @@ class VerifierClient:
             with _tied_to(verifier, call), _answered_by_verifier(verifier, may_not_know=True):
                 return verifier_updated_from_wire(await call)
 
+    async def update_drafter(self, drafter: MemberState, wanted: UpdateWeights, timeout_s: float) -> Updated:
+        """Have a drafter go on with other weights. Raises as `operate` does."""
+        _require_alive(drafter)
+        with self._channels.to(drafter) as pooled:
+            stub = drafter_pb2_grpc.DrafterServiceStub(pooled.channel)
+            call = stub.UpdateWeights(drafter_update_to_wire(wanted), timeout=timeout_s)
+            with _tied_to(drafter, call), _answered_by_verifier(drafter, may_not_know=True):
+                return drafter_updated_from_wire(await call)
+
     async def close(self) -> None:
         """Close every channel."""
         await self._channels.close()
@@ -128,10 +144,10 @@ def _tied_to(verifier: MemberState, call: _Call) -> Generator[None]:
     except grpc.aio.AioRpcError as error:
         _require_alive(verifier)
         if error.code() in _REFUSED:
-            raise Unavailable(f"verifier {verifier.member_id} refuses this coordinator: {error.details()}") from error
+            raise Unavailable(f"{_name(verifier)} refuses this coordinator: {error.details()}") from error
         if error.code() is grpc.StatusCode.CANCELLED:  # by the verifier: its time to drain is over, as a rule
-            raise Unavailable(f"verifier {verifier.member_id} broke the session off") from error
-        raise from_rpc_error(error, f"verifier {verifier.member_id}") from error
+            raise Unavailable(f"{_name(verifier)} broke the session off") from error
+        raise from_rpc_error(error, f"{_name(verifier)}") from error
     except asyncio.CancelledError:
         if not is_task_cancelled():
             _require_alive(verifier)
@@ -159,9 +175,7 @@ def _answered_by_verifier(verifier: MemberState, *, may_not_know: bool = False) 
 
 
 def _no_verifier(verifier: MemberState, why: str) -> Unavailable:
-    return Unavailable(
-        f"verifier {verifier.member_id} at {verifier.who.address} does not answer as a verifier does: {why}"
-    )
+    return Unavailable(f"{_name(verifier)} at {verifier.who.address} does not answer as one does: {why}")
 
 
 def _require_alive(verifier: MemberState) -> None:
@@ -171,4 +185,8 @@ def _require_alive(verifier: MemberState) -> None:
 
 def lost(verifier: MemberState) -> SpecsplitError:
     """Make the error with which the sessions of a lost verifier end."""
-    return Unavailable(f"verifier {verifier.member_id} was lost: {verifier.lost_because}; send the request again")
+    return Unavailable(f"{_name(verifier)} was lost: {verifier.lost_because}; send the request again")
+
+
+def _name(member: MemberState) -> str:
+    return f"{'drafter' if isinstance(member.who.role, DrafterInfo) else 'verifier'} {member.member_id}"

@@ -21,6 +21,7 @@ from specsplit.model.pages.pool import PagePool
 from specsplit.model.pages.tables import Slots
 from specsplit.records import GraphStatistics
 from specsplit.values import DrafterInfo
+from specsplit_drafter.drafts.draft_weights import DraftWeights
 
 _NONE: Final[Ints] = np.empty(0, dtype=np.int64)
 
@@ -109,6 +110,11 @@ class DraftModel(Protocol):
     @property
     def graph_statistics(self) -> GraphStatistics:
         """How many forwards of all steps were replayed or run eagerly, and why. Any thread may ask."""
+        ...
+
+    @property
+    def weights(self) -> DraftWeights:
+        """The weights that it computes with."""
         ...
 
     @property

@@ -32,6 +32,7 @@ from specsplit.tree import ROOT, Ints, Scores, TokenTree
 from specsplit.values import DrafterInfo
 
 if TYPE_CHECKING:  # it takes torch, which not every kind needs
+    from specsplit_drafter.drafts.draft_weights import DraftWeights
     from specsplit_drafter.drafts.group_forwards import GroupForwards
 
 UNBOUNDED: Final = 1 << 30
@@ -197,6 +198,11 @@ class Proposer(Protocol):
         ...
 
     @property
+    def weights(self) -> DraftWeights | None:
+        """The weights of its model; None for a kind without one."""
+        ...
+
+    @property
     def max_levels(self) -> int:
         """Levels that one expansion can draw, the frontier's own counted; 1 for a kind that does not descend."""
         ...
@@ -279,6 +285,11 @@ class ProposerDefaults:
 
     def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:
         """Do nothing: no levels are drawn below a frontier."""
+
+    @property
+    def weights(self) -> None:
+        """None: it has no model."""
+        return
 
     def take_read(self) -> Sequence[tuple[SessionKey, int]]:
         """Return nothing: no features are read."""

@@ -30,6 +30,7 @@ from specsplit_drafter.drafts.grammars import DraftGrammars
 from specsplit_drafter.drafts.proposer import UNBOUNDED, Proposer
 from specsplit_drafter.edge.servicer import DrafterServicer
 from specsplit_drafter.edge.telemetry import Telemetry
+from specsplit_drafter.edge.updates import Updates
 from specsplit_drafter.engine.engine import Engine, Outbox
 from specsplit_drafter.engine.session_table import Pace, SessionTable, TableLimits, unpaced
 from specsplit_drafter.kinds.ngram import NgramProposer
@@ -52,12 +53,14 @@ def service_of(settings: DrafterSettings, environment: RankEnvironment = ALONE) 
     """Build the drafter's process."""
     clock, server = SystemClock(), Server(settings, "drafter", services=[DRAFTER_SERVICE], session_methods=["Draft"])
     telemetry = Telemetry(settings, server.tracing)
-    servicer = DrafterServicer(telemetry, settings.max_message_bytes)
+    updates = Updates(settings, lambda other: load_proposer(other, clock))
+    servicer = DrafterServicer(telemetry, settings.max_message_bytes, updates)
     drafter_pb2_grpc.add_DrafterServiceServicer_to_server(servicer, server.grpc)
 
     async def load() -> Drafter:
         thread = ModelThread("drafter-engine")
         table = await thread.load(partial(load_table, settings, clock, environment.number))
+        updates.loaded()
         table.rounds = telemetry.rounds()
         drafter = Drafter(table, servicer, clock, servicer.end_streams, thread)
         servicer.engine = drafter.engine
@@ -74,6 +77,7 @@ def _member(settings: DrafterSettings, server: Server, drafter: Drafter, coordin
         registration(settings, "drafter", server, drafter.engine.info),
         drafter.engine.load,
         rank=drafter.engine.rank,
+        weights_version=lambda: drafter.engine.weights_version,
         on_start_wave=drafter.engine.begin_wave,
         on_tracing=server.tracing.apply,
         on_drain=server.drain,

@@ -13,9 +13,11 @@ from specsplit.errors import SpecsplitError
 from specsplit.rpc import number_of, sentence_of
 from specsplit.v1 import drafter_pb2_grpc as rpc
 from specsplit.wire import drafter as wire
+from specsplit.wire import weights
 from specsplit.wire.packing import packed
 from specsplit_drafter.drafts.record import Cycle
 from specsplit_drafter.edge.telemetry import Telemetry
+from specsplit_drafter.edge.updates import Updates
 from specsplit_drafter.engine.engine import Engine
 from specsplit_drafter.engine.session_table import Answer, Outgoing
 
@@ -32,10 +34,11 @@ class DrafterServicer(rpc.DrafterServiceServicer):
     engine: Engine
     """Set when the drafter is loaded; the server answers UNAVAILABLE until then."""
 
-    def __init__(self, telemetry: Telemetry, most_bytes: int) -> None:
+    def __init__(self, telemetry: Telemetry, most_bytes: int, updates: Updates) -> None:
         """`most_bytes` is what the transport lets through."""
         self._telemetry = telemetry
         self._most_bytes = most_bytes
+        self._updates = updates
         self._loop = asyncio.get_running_loop()
         self._queues: dict[int, _Queue] = {}
         """Messages that wait to be sent, by stream; None ends it."""
@@ -46,6 +49,13 @@ class DrafterServicer(rpc.DrafterServiceServicer):
     ) -> pb.GetDrafterInfoResponse:
         """Answer with what this drafter proposes with and what it fits."""
         return wire.drafter_info_to_wire(self.engine.info)
+
+    async def UpdateWeights(  # noqa: N802
+        self, request: pb.DrafterServiceUpdateWeightsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.DrafterServiceUpdateWeightsResponse:
+        """Have the drafter go on with other weights. An operator's call."""
+        wanted = weights.drafter_update_from_wire(request)
+        return weights.drafter_updated_to_wire(await self._updates.update(self.engine, wanted))
 
     async def Draft(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.DraftRequest], context: grpc.aio.ServicerContext

@@ -9,21 +9,34 @@ is delivered with its answers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from specsplit.clock import Clock
 from specsplit.errors import RankLost, Unavailable
 from specsplit.membership import StartWave
-from specsplit.model_thread import ModelThread
+from specsplit.model_thread import SITE, ModelThread
 from specsplit.ranks.rank import Rank
 from specsplit.records import DrafterStatistics
 from specsplit.values import DrafterInfo, Load
 from specsplit_drafter.drafts.record import Cycle, Expansion
-from specsplit_drafter.engine.events import Drain, HandBack, Inbound, Received, Stop, StreamClosed, StreamOpened
+from specsplit_drafter.engine.events import (
+    Drain,
+    HandBack,
+    Inbound,
+    Received,
+    Stop,
+    StreamClosed,
+    StreamOpened,
+    TakeWeights,
+)
 from specsplit_drafter.engine.session_table import Outgoing, SessionEvent, SessionTable
+
+if TYPE_CHECKING:  # it takes torch, which not every kind needs
+    from specsplit_drafter.drafts.draft_weights import DraftWeights
 
 _log = logging.getLogger(__name__)
 
@@ -92,6 +105,16 @@ class Engine:
         """The info that verifiers get."""
         return self._table.proposer.info
 
+    @property
+    def weights_version(self) -> int:
+        """Which weights of its model it has, counted from 1; 0: it has none."""
+        return 1 + self._table.counts.updates if self.info.kind.needs_model else 0
+
+    @property
+    def weights(self) -> DraftWeights | None:
+        """The weights of the model; None: there is none."""
+        return self._table.proposer.weights
+
     def start(self) -> None:
         """Have the thread take events in from now on."""
         self._thread.start(self._run)
@@ -127,6 +150,12 @@ class Engine:
     def hand_back(self) -> None:
         """End every session, so that its verifier may find another drafter."""
         self._inbox.put(HandBack())
+
+    def take_weights(self, copy: Callable[[], None]) -> Future[int]:
+        """Call `copy`, which copies other weights into the model, between two expansions -> a future of their version."""
+        answered: Future[int] = Future()
+        self._inbox.put(TakeWeights(copy, answered))
+        return answered
 
     def statistics(self) -> DrafterStatistics:
         """Count what the drafter has done and holds, for its metrics."""
@@ -214,8 +243,9 @@ class Engine:
         """Expand once -> when that began and ended; None if every session rests."""
         began, graphs = self._clock.now(), self._table.proposer.graphs
         self._table.rounds.stamp(began)
-        if self._table.expand() == 0:
-            return None
+        with SITE.stepping:
+            if self._table.expand() == 0:
+                return None
         ended = self._clock.now()
         self._expansion_times.add((ended - began) * 1e3)
         self._table.expansion_cost.observe_run(ended - began, graphs, self._table.proposer.graphs)
@@ -241,8 +271,7 @@ class Engine:
             case StreamOpened(stream):
                 self._streams.add(stream)
             case Received(stream, events):
-                for session, each in events:
-                    self._table.handle((stream, session), each)
+                self._receive(stream, events)
             case StreamClosed(stream):
                 self._streams.discard(stream)
                 self._table.close_stream(stream)
@@ -254,8 +283,28 @@ class Engine:
                     self._group.rank.start(number)
             case HandBack():
                 self._table.refuse_all(Unavailable("the drafter is going away"))
+            case TakeWeights():
+                self._take_weights(event)
             case Stop():
                 self._stopping = True
+
+    def _receive(self, stream: int, events: Sequence[tuple[int, SessionEvent]]) -> None:
+        with SITE.stepping:
+            for session, each in events:
+                self._table.handle((stream, session), each)
+
+    def _take_weights(self, event: TakeWeights) -> None:
+        """Raises whatever leaves the model between two revisions: nobody may draft with it then."""
+        if not event.answered.set_running_or_notify_cancel():
+            return
+        try:
+            event.copy()
+        except BaseException as error:
+            event.answered.set_exception(Unavailable(f"this drafter ends, since its weights are broken: {error}"))
+            raise
+        self._table.forget_calibrations()
+        self._table.counts.updates += 1
+        event.answered.set_result(self.weights_version)
 
     def _notify_if_idle(self) -> None:
         if self._when_idle is not None and self._table.num_sessions == 0:

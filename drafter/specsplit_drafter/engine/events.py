@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -45,8 +46,18 @@ class HandBack:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeWeights:
+    """Go on with other weights."""
+
+    copy: Callable[[], None]
+    """Copies them into the model. What it raises leaves that between two revisions."""
+    answered: Future[int]
+    """Gets the version of the weights then."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The thread is to end."""
 
 
-Inbound: TypeAlias = StreamOpened | Received | StreamClosed | Drain | HandBack | StartWave | Stop
+Inbound: TypeAlias = StreamOpened | Received | StreamClosed | Drain | HandBack | StartWave | TakeWeights | Stop

@@ -87,6 +87,8 @@ class DraftCounts:
     """Applied."""
     committed_nodes: int = 0
     """Nodes that these accepted."""
+    updates: int = 0
+    """Other weights that the model got."""
     usage: Usage = field(default_factory=Usage)
     """Expansions, and those that were used."""
 
@@ -141,6 +143,10 @@ class SessionTable:
         """End every session with the same error."""
         for session in list(self._sessions):
             self._end(session, error)
+
+    def forget_calibrations(self) -> None:
+        """Learn anew what drafts are worth, for sessions that begin from now on; those that are open keep what they began with."""
+        self.calibrations = Calibrations(self.proposer.distances)
 
     def expand(self) -> int:
         """Expand the likeliest nodes of all sessions together -> how many they were; 0 if every session rests.

@@ -17,6 +17,7 @@ from specsplit.model.pages.tables import Slots
 from specsplit.model.tensors.transfer import on_device
 from specsplit.tree import Ints
 from specsplit_drafter.descent.device_ranking import Ranked
+from specsplit_drafter.drafts.draft_weights import DraftWeights
 
 MOST_SHOWN: Final = 4
 """Tokens that are drafted, and have no features yet, with which a block may begin, the first not counted."""
@@ -51,6 +52,11 @@ class BlockModel:
     def pool(self) -> PagePool:
         """The slots."""
         return self._runner.pool
+
+    @property
+    def weights(self) -> DraftWeights:
+        """The weights that the model drafts with, and what the model shares of its target."""
+        return DraftWeights(self.info, self.head.held_tensors())
 
     @property
     def device(self) -> torch.device:

@@ -27,6 +27,7 @@ from specsplit_drafter.descent.device_ranking import DeviceRanking, Ranked
 from specsplit_drafter.descent.expansion_result import ExpansionResult
 from specsplit_drafter.descent.ranking import Ranking
 from specsplit_drafter.drafts.calibration import DISTANCES
+from specsplit_drafter.drafts.draft_weights import DraftWeights
 from specsplit_drafter.drafts.grammars import DraftGrammars, Masks
 from specsplit_drafter.drafts.proposer import (
     UNBOUNDED,
@@ -82,6 +83,11 @@ class BlockProposer(SessionProposer[BlockSession]):
     def group(self) -> None:
         """None: it is alone."""
         return
+
+    @property
+    def weights(self) -> DraftWeights:
+        """The weights that the model drafts with."""
+        return self._model.weights
 
     @property
     def graphs(self) -> GraphStatistics:

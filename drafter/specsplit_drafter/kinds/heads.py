@@ -36,6 +36,7 @@ from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.tensors.transfer import on_device
 from specsplit.records import GraphStatistics
 from specsplit_drafter.drafts.draft_model import ExpansionInput
+from specsplit_drafter.drafts.draft_weights import DraftWeights
 
 
 class HeadModel:
@@ -77,6 +78,11 @@ class HeadModel:
     def graph_statistics(self) -> GraphStatistics:
         """How many forwards of all steps were replayed or run eagerly, and why."""
         return reduce(GraphStatistics.merged_with, (runner.graph_statistics for runner in self.runners))
+
+    @property
+    def weights(self) -> DraftWeights:
+        """The weights that the model drafts with, and what the model shares of its target."""
+        return DraftWeights(self.info, self._head.held_tensors())
 
     def states_of(self, step: int) -> Tensor | None:
         """The states of a step, by slot; None: nobody reads them."""

@@ -20,6 +20,7 @@ from specsplit_drafter.descent.graphs import DescentGraphs, padded_length
 from specsplit_drafter.descent.ranking import Ranking
 from specsplit_drafter.drafts.calibration import DISTANCES
 from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
+from specsplit_drafter.drafts.draft_weights import DraftWeights
 from specsplit_drafter.drafts.grammars import DraftGrammars
 from specsplit_drafter.drafts.group_forwards import GroupForwards
 from specsplit_drafter.drafts.proposer import (
@@ -73,6 +74,11 @@ class ModelProposer(SessionProposer[ModelSession]):
         """Slots in use, of all steps together."""
         total = sum(pool.total_pages for pool in self._model.pools)
         return ProposerPages(total - sum(pool.free_pages for pool in self._model.pools), total)
+
+    @property
+    def weights(self) -> DraftWeights:
+        """The weights that the model drafts with."""
+        return self._model.weights
 
     @property
     def graphs(self) -> GraphStatistics:

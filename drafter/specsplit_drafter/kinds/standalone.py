@@ -8,12 +8,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from specsplit.model.layers.weights import held_tensors
 from specsplit.model.lm.causal_lm import CausalLM
+from specsplit.model.lm.revision import check_updatable
 from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.pool import PagePool
 from specsplit.records import GraphStatistics
 from specsplit.values import DrafterInfo, DrafterKind
 from specsplit_drafter.drafts.draft_model import ExpansionInput
+from specsplit_drafter.drafts.draft_weights import DraftWeights
 
 
 class StandaloneModel:
@@ -36,6 +39,12 @@ class StandaloneModel:
     def graph_statistics(self) -> GraphStatistics:
         """How many of its forwards were replayed or run eagerly, and why."""
         return self._model.graph_statistics
+
+    @property
+    def weights(self) -> DraftWeights:
+        """The weights that the model drafts with. Raises Unsupported for a model that is quantised, or shared out over ranks."""
+        check_updatable(self._model)
+        return DraftWeights(self.info, held_tensors(self._model.model))
 
     def run(self, step: int, work: ExpansionInput) -> Tensor:
         """Run one forward; every row names the tokens whose logits it wants."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from specsplit.model.heads.target import TargetEmbeddings
+from specsplit.model.layers.weights import Held, held_tensors
 
 
 class HeadModule(nn.Module):
@@ -51,6 +52,11 @@ class HeadModule(nn.Module):
         full = drafted.new_full((*drafted.shape[:-1], self.target.vocabulary.size), -torch.inf)
         full[..., self.target_ids] = drafted
         return full
+
+    def held_tensors(self) -> Held:
+        """All tensors of its weights, those that it shares with its target and the ids of its tokens among them."""
+        ids = {} if self.target_ids is None else {"target_ids": self.target_ids}
+        return {**held_tensors(self), **ids}
 
     def own_tensors(self) -> dict[str, Tensor]:
         """List parameters and buffers by their names in this module, but those of the target."""

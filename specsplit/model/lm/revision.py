@@ -75,6 +75,12 @@ def check_config(served: CausalLM, folder: Path) -> None:
         _require("the vocabulary", f"it is {vocabulary}, expected {served.info.vocabulary}")
 
 
+def require_same_config(served: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Raise Incompatible, naming the first difference, if config.json of two revisions says more than the type of their weights apart."""
+    kept = ({name: value for name, value in each.items() if name not in _FREE} for each in (served, other))
+    _require("config.json", _difference(*kept))
+
+
 def _require(what: str, difference: str) -> None:
     if difference:
         raise Incompatible(f"the weights are of another model, by {what}: {difference}; start the service anew for it")
