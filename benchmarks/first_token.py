@@ -86,7 +86,7 @@ def held(folder: Path) -> float:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     numbers = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * width
-    kv_tokens: int = VerifierSettings.model_fields["kv_tokens"].default
+    kv_tokens = VerifierSettings.host_kv_tokens
     return (sum(each.stat().st_size for each in folder.glob("*.safetensors")) + 4 * numbers * kv_tokens) / 1e9
 
 

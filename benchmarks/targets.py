@@ -99,7 +99,7 @@ def load(kind: str) -> CausalLM:
             num_pages=pages,
             page_size=PAGE,
             latent_cache=not kind.endswith("heads kept"),
-            window_tokens=None if kind.endswith("all kept") else lambda window: window + READ + 2 * PAGE,
+            window_tokens=None if kind.endswith("all kept") else lambda window, _: window + READ + 2 * PAGE,
         )
 
 

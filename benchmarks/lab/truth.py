@@ -58,6 +58,10 @@ class RightProposer:
     def free_kv_slots(self) -> int:
         return self._proposer.free_kv_slots
 
+    def prepare(self) -> bool:
+        """Prepare as the other does."""
+        return self._proposer.prepare()
+
     def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
         self._proposer.open(session, tree, opened)
         self._trees[session] = tree

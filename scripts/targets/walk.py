@@ -136,7 +136,7 @@ def _loaded(folder: Path) -> tuple[CausalLM, str]:
     return load(max_context=_CONTEXT), "needs `max_context`"
 
 
-def _room(window: int) -> int:
+def _room(window: int, kv_tokens: int) -> int:
     """Tokens for which layers with a window have room where others see all: what two sessions see of them in a forward."""
     return 2 * (window + max(*_CHUNKS, NODES) + 2 * _PAGE)
 

@@ -28,8 +28,14 @@ class VerifierSettings(EngineSettings, AnswerSettings):
     """Processes that the target is split over, started by torchrun: attention heads, KV, MLPs and vocabulary, 1/N each, by transformers'
     plan for it. The first of them is the verifier; the others only run its forwards. With dp_size each rank of the group is so many
     processes, and torchrun starts dp_size * tp_size."""
-    kv_tokens: Count = Field(default=16384, ge=16)
-    """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used."""
+    host_kv_tokens: ClassVar[int] = 16384
+    """Where kv_tokens is unset, on a CPU."""
+    kv_tokens: Count | None = Field(default=None, ge=16)
+    """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used. Unset: 16,384 on a CPU; on a GPU what kv_share
+    holds, and no more than max_sessions texts of the whole context need."""
+    kv_share: float = Field(default=0.8, gt=0.0, le=1.0)
+    """On a GPU, without kv_tokens: the part for KV of the memory that is free once the weights are there. CUDA graphs, what steps compute
+    and services that start on the card later share the rest."""
     window_kv_tokens: Count | None = Field(default=None, ge=16)
     """Room in the KV pool of layers that see a window of the tokens, where others see all: a session keeps no more than its window there.
     Unset: what max_sessions sessions keep at once, as much as one more for a text that is computed again for its features, and what a step
@@ -126,11 +132,11 @@ class VerifierSettings(EngineSettings, AnswerSettings):
             draft_ahead=self.draft_ahead,
         )
 
-    def window_tokens(self, window: int) -> int:
-        """Tokens that layers have room for which see a window of so many, where others see all."""
+    def window_tokens(self, window: int, kv_tokens: int) -> int:
+        """Tokens that layers have room for which see a window of so many, where others see all and have room for `kv_tokens`."""
         in_step = max(self.num_draft_tokens, self.max_draft_tokens)
-        held = self.page_size * pages_held(self.kv_tokens, in_step, self.page_size, window)
-        return min(self.kv_tokens, self.window_kv_tokens or (self.max_sessions + 1) * held + self.step_token_budget)
+        held = self.page_size * pages_held(kv_tokens, in_step, self.page_size, window)
+        return min(kv_tokens, self.window_kv_tokens or (self.max_sessions + 1) * held + self.step_token_budget)
 
     @property
     def controller(self) -> Adaptive:
@@ -152,6 +158,18 @@ class VerifierSettings(EngineSettings, AnswerSettings):
             if self.tp_size > 1 and value != alone:
                 problem = f"is {self.tp_size} and {field} is {value}, which do not go together; leave one of them out"
                 raise InvalidRequest("tp_size", problem, field)
+        return self
+
+    @model_validator(mode="after")
+    def _check_share(self) -> Self:
+        if "kv_share" in self.model_fields_set and (self.kv_tokens is not None or not self.device.startswith("cuda")):
+            why = (
+                f"kv_tokens = {self.kv_tokens} is set"
+                if self.kv_tokens is not None
+                else f"device = {self.device} is no GPU"
+            )
+            problem = f"has no effect, since {why}; leave one of them out"
+            raise InvalidRequest("kv_share", problem, "kv_tokens", "device")
         return self
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from specsplit.features import LAST
 from specsplit.model import CausalLM, PagePool, PageTable, Row, RowPages
 from specsplit.model.attention.flashinfer.attention import FlashInferAttention
 from specsplit.model.graphs import Bucket, Buckets, Halves, StaticAttention, StaticInputs, Upload, capturer
+from specsplit.model.graphs.graphs import MOST_MISSED
 from specsplit.model.pages.geometry import ALL, Span
 from specsplit.model.pages.windows import WindowPages
 from specsplit.records import Eager, GraphStatistics
@@ -233,6 +234,61 @@ def test_capturing_tells_how_far_it_is(lm: CausalLM, caplog: pytest.LogCaptureFi
         "captured forwards of 2 tokens: 4 of 5 graphs, 4 MiB",
         "captured forwards of 1 tokens: 5 of 5 graphs, 5 MiB",
     ]
+
+
+@pytest.fixture
+def lazy(folders: dict[str, Path]) -> CausalLM:
+    """Only its largest forward is captured."""
+    lm = CausalLM.load(folders["llama"], num_pages=256, page_size=PAGE_SIZE)
+    lm.capture_graphs(BUCKETS, ALL_LAYERS, lazily=True, capturer=RecordingCapturer(), attention=TorchStatic(lm))
+    return lm
+
+
+def test_captured_lazily_the_largest_forward_stands_in_until_the_others_are_there(lazy: CausalLM) -> None:
+    graphs = lazy.graphs
+    assert graphs is not None and graphs.statistics.captured == 1
+    rows, captured = decoding(lazy, [7]), 1
+    while captured < len(BUCKETS):
+        is_as_eager(lazy, rows, ALL_LAYERS)
+        assert lazy.capture_next()
+        captured += 1
+        assert graphs.statistics.captured == captured
+    is_as_eager(lazy, rows, ALL_LAYERS)
+    assert not lazy.capture_next()
+    assert graphs.statistics.eager == {} and graphs.statistics.replayed == captured
+
+
+def test_what_is_missing_is_captured_largest_first_or_for_rows_or_once_it_was_missed_often(
+    lazy: CausalLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert lazy.capture_next()
+    assert caplog.messages == ["captured forwards of 32 tokens: 2 of 10 graphs, 2 MiB"]
+    assert lazy.capture_next()
+    assert len(caplog.messages) == 1, "there are others of 16 tokens"
+    lazy.capture_for(decoding(lazy, [7]))
+    lazy.capture_for(decoding(lazy, [7]))
+    assert lazy.graph_statistics.captured == 4
+    pair = decoding(lazy, [7, 5])
+    for _ in range(MOST_MISSED):
+        lazy.forward(pair)
+    assert lazy.graph_statistics.captured == 4
+    lazy.forward(pair)
+    assert lazy.graph_statistics.captured == 5, "its own forward has been missed often"
+    is_as_eager(lazy, pair, ALL_LAYERS)
+
+
+def test_a_later_capture_that_fails_is_the_last_and_what_there_is_stays(
+    folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    lm = CausalLM.load(folders["llama"], num_pages=256, page_size=PAGE_SIZE)
+    lm.capture_graphs(BUCKETS, ALL_LAYERS, lazily=True, capturer=FailingCapturer(2), attention=TorchStatic(lm))
+    assert lm.capture_next() and lm.capture_next() and not lm.capture_next()
+    assert lm.graph_statistics.captured == 2
+    (told,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    assert told.startswith("CUDA graphs of 2 kinds are captured, and no more") and "stream is capturing" in told
+    is_as_eager(lm, decoding(lm, [7]), ALL_LAYERS)
+    assert lm.graph_statistics.replayed == 1
 
 
 def test_inputs_of_a_bucket_are_tokens_positions_slots_and_wanted_logits_then_padding(lm: CausalLM) -> None:

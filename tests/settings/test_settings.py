@@ -348,3 +348,13 @@ def test_metrics_name_no_more_clients_than_a_few() -> None:
     assert len(CoordinatorSettings(model=TARGET, metrics_clients=names).named_clients) == 32
     assert CoordinatorSettings(model=TARGET).named_clients == ()
     assert refusal(CoordinatorSettings, model=TARGET, metrics_clients=f"{names},one").field == "metrics_clients"
+
+
+def test_a_share_for_kv_is_for_a_gpu_and_for_nobody_who_says_how_many_tokens() -> None:
+    assert str(refusal(VerifierSettings, model=TARGET, kv_share=0.5)).startswith(
+        "kv_share: has no effect, since device = cpu is no GPU"
+    )
+    assert str(refusal(VerifierSettings, model=TARGET, kv_share=0.5, device="cuda", kv_tokens=64)).startswith(
+        "kv_share: has no effect, since kv_tokens = 64 is set"
+    )
+    assert VerifierSettings(model=TARGET, device="cuda", kv_share=0.5).kv_tokens is None

@@ -112,6 +112,10 @@ class DraftModel(Protocol):
         """How many forwards of all steps were replayed or run eagerly, and why. Any thread may ask."""
         ...
 
+    def capture_next(self) -> bool:
+        """Capture a forward that is not captured yet, which takes as long as several. False: there is none."""
+        ...
+
     @property
     def weights(self) -> DraftWeights:
         """The weights that it computes with."""

@@ -212,6 +212,10 @@ class Proposer(Protocol):
         """How many distances from the last true feature are calibrated apart; 1 for a kind that reads none."""
         ...
 
+    def prepare(self) -> bool:
+        """Do something now that later expansions would have to do, while nothing else is to be done. False: there is nothing."""
+        ...
+
     def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
         """Begin a session as its verifier opened it. Raises Exhausted if its context does not fit now.
 
@@ -281,6 +285,10 @@ class ProposerDefaults:
 
     def stalled(self, session: SessionKey) -> bool:
         """Tell that it never waits for features."""
+        return False
+
+    def prepare(self) -> bool:
+        """Tell that there is nothing."""
         return False
 
     def assign_levels(self, session: SessionKey, slots: Sequence[Ints]) -> None:

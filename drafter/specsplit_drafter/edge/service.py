@@ -59,7 +59,7 @@ def service_of(settings: DrafterSettings, environment: RankEnvironment = ALONE) 
 
     async def load() -> Drafter:
         thread = ModelThread("drafter-engine")
-        table = await thread.load(partial(load_table, settings, clock, environment.number))
+        table = await thread.load(partial(load_table, settings, clock, environment.number, lazily=True))
         updates.loaded()
         table.rounds = telemetry.rounds()
         drafter = Drafter(table, servicer, clock, servicer.end_streams, thread)
@@ -131,20 +131,26 @@ class Drafter:
         self._loop.call_soon_threadsafe(event.set)
 
 
-def load_table(settings: DrafterSettings, clock: Clock, rank: int = 0) -> SessionTable:
-    """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError and RankLost."""
+def load_table(settings: DrafterSettings, clock: Clock, rank: int = 0, *, lazily: bool = False) -> SessionTable:
+    """Make the proposer of these settings, with no sessions yet. Takes as long as loading the model does. Raises LoadError and RankLost.
+
+    `lazily`: see `load_proposer`.
+    """
     pace = _pace(settings, clock)
     levels = settings.expand_levels if pace is unpaced else 1  # the curve of a paced device is that of one level
     limits = TableLimits(settings.max_sessions, settings.expand_width, settings.node_us, levels, host_of(settings))
-    table = SessionTable(load_proposer(settings, clock, rank), limits, clock, pace)
+    table = SessionTable(load_proposer(settings, clock, rank, lazily=lazily), limits, clock, pace)
     freeze_heap()
     return table
 
 
-def load_proposer(settings: DrafterSettings, clock: Clock, rank: int = 0) -> Proposer:
-    """Load the proposer of these settings, or this rank's part of it. Raises InvalidRequest for the device, LoadError and RankLost."""
+def load_proposer(settings: DrafterSettings, clock: Clock, rank: int = 0, *, lazily: bool = False) -> Proposer:
+    """Load the proposer of these settings, or this rank's part of it. Raises InvalidRequest for the device, LoadError and RankLost.
+
+    `lazily`: most of what is to be captured is left to `Proposer.prepare`.
+    """
     if settings.kind.needs_model:
-        return _with_model(settings, clock, rank)
+        return _with_model(settings, clock, rank, lazily=lazily)
     if settings.dp_size > 1:
         raise LoadError(f"a drafter of kind {settings.kind.value} has no model that ranks could share (dp_size)")
     return NgramProposer(settings.children, settings.max_context or UNBOUNDED, _shared_texts(settings))
@@ -157,7 +163,7 @@ def _shared_texts(settings: DrafterSettings) -> SharedTexts:
     return SharedTexts(settings.ngram_shared_tokens, settings.ngram_identities, everybody=everybody)
 
 
-def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
+def _with_model(settings: DrafterSettings, clock: Clock, rank: int, *, lazily: bool) -> Proposer:
     if settings.model is None:
         raise LoadError(f"a drafter of kind {settings.kind.value} needs a model folder (model)")
     # An ngram drafter runs without torch: these imports take seconds.
@@ -175,14 +181,14 @@ def _with_model(settings: DrafterSettings, clock: Clock, rank: int) -> Proposer:
         return _with_blocks(settings, settings.model)
     load = _load_head if settings.kind.is_head else _load_standalone
     if settings.dp_size == 1:
-        model = load(settings, settings.model, None)
+        model = load(settings, settings.model, None, lazily)
         proposer = ModelProposer(model, settings.children, grammars=_grammars(settings, model.vocab_size))
         if settings.cuda_graphs == "auto" and settings.device.startswith("cuda"):
             proposer.capture_descents(CudaCapturer(torch.device(settings.device)))
         return proposer
     mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, device=settings.device)
     with telling(mesh):
-        model = load(settings, settings.model, mesh)
+        model = load(settings, settings.model, mesh, lazily)
         lockstep = Lockstep(mesh, clock, drawn=secrets.randbits(62))
         grammars = _grammars(settings, model.vocab_size)
         return ModelProposer(model, settings.children, group=GroupForwards(model, lockstep, clock), grammars=grammars)
@@ -198,7 +204,7 @@ def telling(mesh: Mesh) -> Iterator[None]:
         raise
 
 
-def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None) -> DraftModel:
+def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None, lazily: bool) -> DraftModel:
     from specsplit.model import CausalLM  # noqa: PLC0415
     from specsplit.model.graphs import Buckets  # noqa: PLC0415
     from specsplit_drafter.kinds.standalone import StandaloneModel  # noqa: PLC0415
@@ -224,11 +230,11 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
     if settings.compile == "regional":
         model.compile_layers()
     if _captures(settings):
-        model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
+        model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows), lazily=lazily)
     return StandaloneModel(model)
 
 
-def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None) -> DraftModel:
+def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None, lazily: bool) -> DraftModel:
     from specsplit.model.graphs import Buckets  # noqa: PLC0415
     from specsplit.model.heads import load_head, projected  # noqa: PLC0415
     from specsplit.model.layers.regional import compile_layers  # noqa: PLC0415
@@ -259,7 +265,7 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None)
     if settings.compile == "regional":
         compile_layers(head.layers)
     if _captures(settings):
-        model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows))
+        model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows), lazily=lazily)
     return model
 
 

@@ -211,7 +211,11 @@ class Engine:
             self._end_rounds("the drafter has stopped")
 
     def _take(self, rest_s: float | None) -> None:
-        """Handle everything that has arrived. Wait up to `rest_s` for a first event; None: until it comes."""
+        """Handle everything that has arrived. Wait up to `rest_s` for a first event; None: until it comes, and prepare meanwhile."""
+        while rest_s is None and self._inbox.empty() and self._table.num_sessions == 0:
+            with SITE.stepping:
+                if not self._table.proposer.prepare():
+                    break
         try:
             self._handle(self._inbox.get(block=rest_s != 0.0, timeout=rest_s))
             while True:

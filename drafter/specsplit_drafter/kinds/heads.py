@@ -88,10 +88,14 @@ class HeadModel:
         """The states of a step, by slot; None: nobody reads them."""
         return self.states[step] if step < len(self.states) else None
 
-    def capture_graphs(self, buckets: Buckets) -> None:
+    def capture_graphs(self, buckets: Buckets, *, lazily: bool = False) -> None:
         """Capture forwards of every step, as `HeadRunner.capture_graphs` does."""
         for step, runner in enumerate(self.runners):
-            runner.capture_graphs(buckets, self.states_of(step))
+            runner.capture_graphs(buckets, self.states_of(step), lazily=lazily)
+
+    def capture_next(self) -> bool:
+        """Capture a forward that is not captured yet. False: there is none."""
+        return any(runner.capture_next() for runner in self.runners)
 
     @torch.inference_mode()
     def run(self, step: int, work: ExpansionInput) -> Tensor:

@@ -90,6 +90,10 @@ class ModelProposer(SessionProposer[ModelSession]):
         """Capture descents as graphs from now on."""
         self._descents = DescentGraphs(self._model, capturer)
 
+    def prepare(self) -> bool:
+        """Capture a forward that is not captured yet. False: there is none."""
+        return self._model.capture_next()
+
     @property
     def free_kv_slots(self) -> int:
         """Nodes that have a free slot in every step."""

@@ -64,6 +64,10 @@ class SessionProposer(Generic[S]):
         self._sessions: Final[dict[SessionKey, S]] = {}
         self._read: dict[SessionKey, int] = {}
 
+    def prepare(self) -> bool:
+        """Tell that there is nothing to prepare."""
+        return False
+
     def open(self, session: SessionKey, tree: TokenTree, opened: Open) -> None:
         """Take slots for the committed tokens, which are read later. Raises OutOfPages."""
         self._ranking.open(session, opened.tokens, opened.sampling, opened.prompt_tokens)

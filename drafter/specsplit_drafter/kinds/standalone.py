@@ -46,6 +46,10 @@ class StandaloneModel:
         check_updatable(self._model)
         return DraftWeights(self.info, held_tensors(self._model.model))
 
+    def capture_next(self) -> bool:
+        """Capture a forward that is not captured yet. False: there is none."""
+        return self._model.capture_next()
+
     def run(self, step: int, work: ExpansionInput) -> Tensor:
         """Run one forward; every row names the tokens whose logits it wants."""
         return self._model.forward(work.rows)

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import product
 from typing import Final, Protocol
 
 import torch
@@ -22,6 +22,8 @@ from specsplit.records import Eager, GraphStatistics
 
 _log = logging.getLogger(__name__)
 Layers = frozenset[int]
+MOST_MISSED: Final = 16
+"""Forwards that run in a larger graph than they need before theirs is captured between two of them: that takes about what these lose."""
 
 
 class Program(Protocol):
@@ -64,6 +66,8 @@ class Graphs:
         self._halves: Final = Halves(inputs.device)
         self._layers: Final = layers
         self._graphs: dict[tuple[Bucket, Form], Graph] = {}
+        self._missing: dict[tuple[Bucket, Form], int] = {}
+        """What is still to be captured, the largest first, and how often each has been missed."""
         self._replayed = 0
         self._eager: Counter[Eager] = Counter()
 
@@ -73,18 +77,37 @@ class Graphs:
         captured = len(self._graphs)
         return GraphStatistics(captured, captured and self._capturer.nbytes, self._replayed, dict(self._eager))
 
-    def capture(self) -> None:
-        """Capture all buckets in all forms, largest first. Raises whatever cannot be captured; then there are no graphs at all."""
-        total = len(self._buckets) * len(self._attention.forms)
-        for tokens, buckets in groupby(self._buckets, lambda bucket: bucket.tokens):
-            for bucket, form in product(buckets, self._attention.forms):
-                try:
-                    self._graphs[bucket, form] = self._capture(bucket, form)
-                except RuntimeError:
-                    self.drop()
-                    raise
-            done, nbytes = len(self._graphs), self._capturer.nbytes
-            _log.info("captured forwards of %d tokens: %d of %d graphs, %.0f MiB", tokens, done, total, nbytes / 2**20)
+    def capture(self, *, lazily: bool = False) -> None:
+        """Capture all buckets in all forms, largest first. Raises whatever cannot be captured; then there are no graphs at all.
+
+        `lazily`: only the largest bucket, in which smaller forwards run until their own is captured: by `capture_next`, while nothing else
+        is to be done, or when it has been missed often.
+        """
+        self._missing = dict.fromkeys(product(self._buckets, self._attention.forms), 0)
+        first = next(iter(self._buckets))
+        try:
+            for bucket, form in list(self._missing):
+                if bucket == first or not lazily:
+                    self._take(bucket, form)
+        except RuntimeError:
+            self.drop()
+            raise
+
+    def capture_next(self) -> bool:
+        """Capture the largest that is missing. False: none is. If it fails, no more is captured, and the log says so."""
+        if not self._missing:
+            return False
+        self._try(*next(iter(self._missing)))
+        return True
+
+    def capture_for(self, rows: Sequence[Row]) -> None:
+        """Capture what rows (at least one) like these are to be run in, if that is missing, as `capture_next` does."""
+        found = self._buckets.fit(sum(row.num_tokens for row in rows), len(rows))
+        if found is None:
+            return
+        for form in self._attention.fitting(rows):
+            if (found, form) in self._missing:
+                self._try(found, form)
 
     @torch.inference_mode()
     def run(self, rows: Sequence[Row], layers: Layers = frozenset()) -> Results | None:
@@ -122,10 +145,18 @@ class Graphs:
         return EAGER
 
     def ready(self, demand: Demand) -> Graph | None:
-        """The least graph that meets a demand, which is not eager. None: all have been given up."""
-        bucket, form = self._buckets.fit(demand.tokens, demand.rows), self._attention.forms[demand.form]
-        assert bucket is not None, "the largest bucket has room for as many tokens as any, and for as many rows"
-        graph = self._graphs.get((bucket, form))
+        """The least graph that meets a demand, which is not eager. None: all have been given up.
+
+        Where the least that would is not captured yet, it is a larger one, but for what has been missed often, which is captured now.
+        """
+        form = self._attention.forms[demand.form]
+        holding = [(bucket, form) for bucket in self._buckets.holding(demand.tokens, demand.rows)]
+        assert holding, "the largest bucket has room for as many tokens as any, and for as many rows"
+        if holding[0] in self._missing:
+            self._missing[holding[0]] += 1
+            if self._missing[holding[0]] > MOST_MISSED:
+                self._try(*holding[0])
+        graph = next((found for key in holding if (found := self._graphs.get(key)) is not None), None)
         if graph is None:
             self.refuse(Eager.FAILED)
         return graph
@@ -150,7 +181,7 @@ class Graphs:
 
     def drop(self) -> None:
         """Give up all graphs, so that nothing holds what they use of others. Any thread may call it."""
-        graphs, self._graphs = self._graphs, {}
+        graphs, self._graphs, self._missing = self._graphs, {}, {}
         for graph in graphs.values():
             graph.captured = None
 
@@ -163,6 +194,28 @@ class Graphs:
                 *(",".join(map(str, sorted(each))) or "none" for each in (layers, self._layers)),
             )
         return self.refuse(Eager.LAYERS)
+
+    def _try(self, bucket: Bucket, form: Form) -> None:
+        try:
+            self._take(bucket, form)
+        except RuntimeError as error:
+            captured, self._missing = len(self._graphs), {}
+            _log.warning(
+                "CUDA graphs of %d kinds are captured, and no more, so that smaller forwards run in larger ones: that of %d tokens cannot "
+                "be (if for want of memory, set kv_tokens, kv_share, cuda_graph_tokens or cuda_graph_rows lower): %s",
+                captured,
+                bucket.tokens,
+                error,
+            )
+
+    def _take(self, bucket: Bucket, form: Form) -> None:
+        """Capture one that is missing. Says so once all of its number of tokens are there."""
+        self._graphs[bucket, form] = self._capture(bucket, form)
+        del self._missing[bucket, form]
+        if not any(other.tokens == bucket.tokens for other, _ in self._missing):
+            done, nbytes = len(self._graphs), self._capturer.nbytes
+            total, text = done + len(self._missing), "captured forwards of %d tokens: %d of %d graphs, %.0f MiB"
+            _log.info(text, bucket.tokens, done, total, nbytes / 2**20)
 
     @torch.inference_mode()
     def _capture(self, bucket: Bucket, form: Form) -> Graph:

@@ -59,6 +59,7 @@ class HeadRunner(ModelRunner):
         buckets: Buckets,
         into: Tensor | None,
         *,
+        lazily: bool = False,
         capturer: Capturer | None = None,
         attention: StaticAttention | None = None,
     ) -> None:
@@ -67,7 +68,7 @@ class HeadRunner(ModelRunner):
             buckets.most_tokens, self.head.shape.state_width, dtype=self.head.dtype, device=self.head.device
         )
         self._into = into
-        self.capture_program(self._captured, buckets, capturer=capturer, attention=attention)
+        self.capture_program(self._captured, buckets, lazily=lazily, capturer=capturer, attention=attention)
 
     @torch.inference_mode()
     def _replayed(self, rows: Sequence[Row], states: Tensor, into: Tensor | None) -> tuple[Tensor, Tensor] | None:

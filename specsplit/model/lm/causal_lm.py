@@ -33,6 +33,7 @@ from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import Geometry
 from specsplit.model.pages.input_batch import InputBatch
+from specsplit.model.pages.room import GIB, MemoryShare, Room
 from specsplit.model.pages.windows import WindowTokens
 from specsplit.model.tensors.given_back import give_back
 from specsplit.ranks.demand import EAGER, Demand
@@ -51,7 +52,7 @@ class CausalLM(ModelRunner):
         model: PreTrainedModel,
         info: ModelInfo,
         *,
-        num_pages: int,
+        num_pages: int | MemoryShare,
         page_size: int,
         backend: str = "auto",
         kv_cache_dtype: str = "auto",
@@ -60,7 +61,8 @@ class CausalLM(ModelRunner):
         window_tokens: WindowTokens | None = None,
         cpu_layers: bool = False,
     ) -> None:
-        """The model must have been built with attn_implementation NAME. `blocks` are what ranks share of it; None: nothing.
+        """The model must have been built with attn_implementation NAME. `num_pages`: or the share of the device's memory that they take;
+        all ranks and processes come to the same bytes. `blocks` are what ranks share of it; None: nothing.
 
         latent_cache: whether latents are kept in the place of heads that are made of them, if the model then gives its own numbers.
         window_tokens: see `ModelRunner`; all layers of a recurrent model have all pages. cpu_layers: faster modules in the place of
@@ -70,7 +72,6 @@ class CausalLM(ModelRunner):
         """
         check_config(model.config, info.max_context)
         self.blocks: Final = ShardedBlocks(model) if blocks is None else blocks
-        self.blocks.assemble()
         # What is run at load is looked at by asking the device, which would wait for ever for a process that has gone.
         settled = model.register_forward_hook(lambda *_: self.blocks.synchronize())
         tell_positions(model, info.max_context)
@@ -81,7 +82,7 @@ class CausalLM(ModelRunner):
         measured = partial(measure, model, info.max_context, {module.layer for module in modules})
         lay_out = partial(
             super().__init__,
-            num_pages=num_pages,
+            num_pages=self._room(num_pages),
             page_size=page_size,
             dtype=model.dtype,
             device=model.device,
@@ -98,13 +99,15 @@ class CausalLM(ModelRunner):
         settled.remove()
         if cpu_layers:
             self._use_cpu_layers(trees)
+        if isinstance(num_pages, MemoryShare):
+            self._tell_room(num_pages)
 
     @classmethod
     def load(
         cls,
         folder: Path,
         *,
-        num_pages: int,
+        num_pages: int | MemoryShare,
         page_size: int,
         dtype: str = "float32",
         device: str = "cpu",
@@ -170,6 +173,7 @@ class CausalLM(ModelRunner):
         buckets: Buckets | None,
         layers: Collection[int] = (),
         *,
+        lazily: bool = False,
         capturer: Capturer | None = None,
         attention: StaticAttention | None = None,
     ) -> None:
@@ -187,6 +191,7 @@ class CausalLM(ModelRunner):
             buckets,
             layers=frozenset(layers),
             together=self._together,
+            lazily=lazily,
             capturer=capturer,
             attention=attention,
         )
@@ -266,6 +271,29 @@ class CausalLM(ModelRunner):
         """
         if self.states is not None:
             self.states.commit(tokens)
+
+    def _room(self, num_pages: int | MemoryShare) -> int | Room:
+        """The pages of the KV, or the least memory that any rank or process has for them. Waits for all of those. Raises RankLost."""
+        if isinstance(num_pages, int):
+            self.blocks.assemble([0])
+            return num_pages
+        states = 0 if self.states is None else self.states.session_bytes
+        weights = sum(each.nbytes for each in self.model.parameters())
+        own = num_pages.room(self.model.device, weights, states)
+        least = min(nbytes for (nbytes,) in self.blocks.assemble([own]))
+        return Room(least, num_pages.sessions * self.info.max_context)
+
+    def _tell_room(self, share: MemoryShare) -> None:
+        tokens, taken, left = (
+            self.pool.total_pages * self.pool.page_size,
+            self.kv.nbytes / GIB,
+            share.free(self.device) / GIB,
+        )
+        _log.info(
+            "KV has room for %d tokens, %.2f GiB, since kv_tokens is not set (kv_share = %g); %.2f GiB of %s are left for CUDA graphs and "
+            "what steps compute",
+            *(tokens, taken, share.share, left, self.device),
+        )
 
     def _use_cpu_layers(self, trees: Tensor) -> None:
         """Replace modules. Raises LoadError if the model then gives other logits than `trees`, which its own gave in `tree_logits`.

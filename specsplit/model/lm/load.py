@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils.import_utils import is_accelerate_available
 from transformers.utils.logging import disable_progress_bar
 
 from specsplit.errors import LoadError, SpecsplitError
@@ -31,6 +34,8 @@ from specsplit.model.tensors.dtypes import AUTO, dtype_of
 from specsplit.model.tensors.shard_files import indexed
 from specsplit.text.vocabulary import vocabulary_of
 from specsplit.values import ModelInfo
+
+_log = logging.getLogger(__name__)
 
 
 class _Lacking(LoadError):
@@ -59,7 +64,10 @@ def load_model(
     not inflated, nor are its weights random. max_context: tokens of context that are served; None: all that it takes. What is shared
     out is what this process has of it. Raises LoadError, saying why, for anything that is missing, broken or not supported, and RankLost.
     """
-    model = _load_model(folder, dtype, torch.device(device) if random_weights else None, split, max_context)
+    on_device = torch.device(device)
+    # Without others to share with, weights are read to where they stay.
+    direct = on_device if on_device.type != "cpu" and split is None and (mesh is None or mesh.size == 1) else None
+    model = _load_model(folder, dtype, on_device if random_weights else None, split, max_context, direct)
     with refusing(f"model folder {folder} cannot be served"):
         if inflate_layers:
             inflate(model, inflate_layers)
@@ -67,13 +75,19 @@ def load_model(
             mesh.assemble()  # parts of an MLP are checked by running them, together with other processes
         # What others hold never reaches the device.
         blocks = ShardedBlocks(model, mesh) if mesh is None or mesh.size == 1 else shard_mlps(model, mesh)
-        nn.Module.to(model, torch.device(device))
+        nn.Module.to(model, on_device)
         return model, _info(folder, model, max_context), blocks
 
 
 def _load_model(
-    folder: Path, dtype: str, random_on: torch.device | None, split: DeviceMesh | None, max_context: int | None
+    folder: Path,
+    dtype: str,
+    random_on: torch.device | None,
+    split: DeviceMesh | None,
+    max_context: int | None,
+    direct: torch.device | None = None,
 ) -> PreTrainedModel:
+    """`direct`: where the weights are read to; None: into the memory of the host."""
     resolved = dtype if dtype == AUTO else dtype_of(dtype)
     check_folder(folder)
     if not sys.stderr.isatty():
@@ -83,28 +97,32 @@ def _load_model(
         config = text_config(whole)
         check_config(config, max_context)
         if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-            return _within_whole(folder, whole, resolved, random_on, split)
+            return _within_whole(folder, whole, resolved, random_on, split, direct)
         names = {} if config is whole else TEXT_NAMES
         if random_on is not None:
             return _random(AutoModelForCausalLM.from_config, config, resolved, random_on)
         if split is not None:
             return unwrap(_load_weights(reader_of_part(config, split), folder, config, resolved, names))
         try:
-            model = _load_weights(AutoModelForCausalLM.from_pretrained, folder, config, resolved, names)
+            model = _load_weights(_reader(AutoModelForCausalLM, direct), folder, config, resolved, names)
         except _Lacking as lacking:
-            return _named_otherwise(folder, whole, resolved, lacking)
+            return _named_otherwise(folder, whole, resolved, lacking, direct)
         check_inside(model, whole)
         return model
 
 
 def _named_otherwise(
-    folder: Path, config: PretrainedConfig, dtype: torch.dtype | str, lacking: _Lacking
+    folder: Path,
+    config: PretrainedConfig,
+    dtype: torch.dtype | str,
+    lacking: _Lacking,
+    direct: torch.device | None,
 ) -> PreTrainedModel:
     """The text model of a multimodal folder in which its weights are named by the whole. Raises `lacking` if they are not there."""
     if whole_of(config) is None:
         raise lacking
     try:
-        return _within_whole(folder, config, dtype, None, None)
+        return _within_whole(folder, config, dtype, None, None, direct)
     except _Lacking:
         raise lacking from None
 
@@ -115,6 +133,7 @@ def _within_whole(
     dtype: torch.dtype | str,
     random_on: torch.device | None,
     split: DeviceMesh | None,
+    direct: torch.device | None,
 ) -> PreTrainedModel:
     """The text model taken out of a multimodal one. Raises LoadError if transformers has none with it."""
     found = whole_of(config)
@@ -127,7 +146,7 @@ def _within_whole(
     with _from_text_alone(config, outer):
         if random_on is not None:
             return text_part(_random(kind._from_config, outer, dtype, random_on))
-        return text_part(_load_weights(kind.from_pretrained, folder, outer, dtype, {}))
+        return text_part(_load_weights(_reader(kind, direct), folder, outer, dtype, {}))
 
 
 @contextmanager
@@ -144,6 +163,20 @@ def _from_text_alone(config: PretrainedConfig, outer: PretrainedConfig) -> Itera
             f"transformers has {config.model_type} only inside of {outer.model_type}, and makes none with the config of the text model "
             "alone: have the config.json of the whole in the folder"
         ) from error
+
+
+def _reader(kind: Any, device: torch.device | None) -> Callable[..., Any]:
+    """The `from_pretrained` of a class, one tensor after the other to a device, for which transformers needs accelerate."""
+    if device is None:
+        return kind.from_pretrained
+    if not is_accelerate_available():
+        _log.warning(
+            "weights are read into the host's memory first, all of them, and then go to %s; pip install accelerate has them go there "
+            "directly",
+            device,
+        )
+        return kind.from_pretrained
+    return partial(kind.from_pretrained, device_map={"": device})
 
 
 def _load_weights(

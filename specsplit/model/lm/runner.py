@@ -32,6 +32,7 @@ from specsplit.model.pages.geometry import Geometry
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import STORED, KVCache
 from specsplit.model.pages.pool import PagePool
+from specsplit.model.pages.room import Room
 from specsplit.model.pages.tables import Slots
 from specsplit.model.pages.windows import WindowTokens, windows_of
 from specsplit.model.tensors.transfer import on_device
@@ -46,7 +47,7 @@ class ModelRunner:
     def __init__(
         self,
         geometry: Geometry,
-        num_pages: int,
+        num_pages: int | Room,
         page_size: int,
         dtype: torch.dtype,
         device: torch.device,
@@ -54,19 +55,20 @@ class ModelRunner:
         kv_cache_dtype: str = "auto",
         window_tokens: WindowTokens | None = None,
     ) -> None:
-        """`kv_cache_dtype`: a name of `STORED`. `window_tokens`: for how many tokens layers have room that see a window, where others
-        see all; None: for all tokens.
+        """`num_pages`: or the memory that they may take. `kv_cache_dtype`: a name of `STORED`. `window_tokens`: for how
+        many tokens layers have room that see a window, where others see all; None: for all tokens.
 
         Raises LoadError for an attention backend that is not there, or cannot be had for this, and for too little room for one session.
         """
+        stored = STORED[kv_cache_dtype]
+        if isinstance(num_pages, Room):
+            num_pages = num_pages.pages(geometry, page_size, (stored or dtype).itemsize, window_tokens)
         windows = windows_of(geometry, num_pages, page_size, window_tokens)
         window_slots = 0 if windows is None else (windows.total_pages + 1) * page_size
         self.pool: Final = PagePool(num_pages, page_size, geometry.spans, windows)
         self.spare_page: Final = self.pool.spare_page
         """A page of the KV that the pool never hands out: the padding of captured forwards lives there."""
-        self.kv: Final = KVCache(
-            geometry, (num_pages + 1) * page_size, dtype, device, STORED[kv_cache_dtype], window_slots
-        )
+        self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device, stored, window_slots)
         self.attention: Final = choose_backend(backend, self.kv)
         """Name of the backend."""
         self.backend: Final = BACKENDS[self.attention](self.kv, page_size)
@@ -100,14 +102,17 @@ class ModelRunner:
         *,
         layers: frozenset[int] = frozenset(),
         together: Together | None = None,
+        lazily: bool = False,
         capturer: Capturer | None = None,
         attention: StaticAttention | None = None,
     ) -> None:
-        """Capture a forward for every bucket, if the attention backend can be captured; else, or if it fails, none, and the log says so.
+        """Capture a forward for every bucket, or `lazily` the largest (then `capture_next` has others), if the backend can be captured.
+
+        Else, or if it fails, none is, and the log says so.
 
         `buckets`: None captures nothing. `layers`: whose hidden states the captured forwards leave; who wants others is run eagerly.
         `together`: the program exchanges tensors with other ranks, on all of which this is called at the same time; all of them capture
-        the same, or none does: raises RankLost. `capturer` and `attention` stand for those of the device and of the backend.
+        the same, or none does, and at once: raises RankLost. `capturer` and `attention` stand for those of the device and of the backend.
         """
         if buckets is not None and attention is None:
             attention = self.backend.static(self.pool.tables, buckets)
@@ -123,7 +128,16 @@ class ModelRunner:
             capturer = SharedCapturer(capturer, together)
         graphs = Graphs(program, inputs, attention, buckets, capturer, layers)
         self.graphs = graphs if together is None else SharedGraphs(graphs, together)
-        _capture(graphs)
+        _capture(graphs, lazily=lazily and together is None)
+
+    def capture_next(self) -> bool:
+        """Capture the largest forward that is not captured yet, which takes as long as several. False: there is none to capture."""
+        return isinstance(self.graphs, Graphs) and self.graphs.capture_next()
+
+    def capture_for(self, rows: Sequence[Row]) -> None:
+        """Capture the forward that rows like these would be run in, if it is not captured yet."""
+        if isinstance(self.graphs, Graphs):
+            self.graphs.capture_for(rows)
 
     def plan_on_device(self, batch: DeviceBatch) -> ForwardBatch:
         """Plan a batch that only the device knows. It attends by torch with every backend: other kernels are planned on the host."""
@@ -149,10 +163,10 @@ class ModelRunner:
         return on_device(slots, self.device)
 
 
-def _capture(graphs: Graphs) -> None:
-    """Capture all graphs. If that fails there are none, and the log says why."""
+def _capture(graphs: Graphs, *, lazily: bool) -> None:
+    """Capture all graphs, or `lazily` the largest. If that fails there are none, and the log says why."""
     try:
-        graphs.capture()
+        graphs.capture(lazily=lazily)
     except RuntimeError as error:
         _log.warning(
             "every forward is run eagerly, which is slower: CUDA graphs cannot be captured (if for want of memory, set "

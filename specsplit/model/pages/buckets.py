@@ -59,7 +59,11 @@ class Buckets:
 
     def fit(self, tokens: int, rows: int) -> Bucket | None:
         """The least bucket that holds a forward, or None: by tokens, then by rows."""
-        return next((bucket for bucket in self._ascending if bucket.holds(tokens, rows)), None)
+        return next(self.holding(tokens, rows), None)
+
+    def holding(self, tokens: int, rows: int) -> Iterator[Bucket]:
+        """All that hold a forward, in the order of `fit`."""
+        return (bucket for bucket in self._ascending if bucket.holds(tokens, rows))
 
 
 def _ladder(most: int, factor: int) -> Iterator[int]:

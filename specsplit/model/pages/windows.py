@@ -22,8 +22,8 @@ from specsplit.values import pages_held
 
 Ints = NDArray[np.int64]
 
-WindowTokens: TypeAlias = Callable[[int], int]
-"""From the tokens of the widest window, for how many tokens the layers that see one are to have room."""
+WindowTokens: TypeAlias = Callable[[int, int], int]
+"""From the tokens of the widest window, and those that the other layers have room for, for how many the layers that see one are to."""
 _ENDLESS: Final = 1 << 40  # tokens
 
 
@@ -151,18 +151,29 @@ def windows_of(geometry: Geometry, num_pages: int, page_size: int, tokens: Windo
 
     Raises LoadError if they are too few for one session.
     """
-    if tokens is None or not geometry.bounded:
+    pages = window_pages(geometry, num_pages, page_size, tokens)
+    if pages is None:
         return None
-    window = max(span.size or 0 for span in geometry.bounded)
-    pages, least = tokens(window) // page_size, _session_pages(page_size, window) + 1
-    if pages >= num_pages:
-        return None
+    window = _widest(geometry)
+    least = _session_pages(page_size, window) + 1
     if pages < least:
         raise LoadError(
             f"{pages * page_size} KV tokens are too few for layers that see a window of {window}: window_kv_tokens has to be "
             f"{least * page_size} at least"
         )
     return WindowPages(num_pages, pages, page_size, geometry.bounded)
+
+
+def window_pages(geometry: Geometry, num_pages: int, page_size: int, tokens: WindowTokens | None) -> int | None:
+    """How many window pages there are beside so many pages; None: all layers have all pages."""
+    if tokens is None or not geometry.bounded:
+        return None
+    pages = tokens(_widest(geometry), num_pages * page_size) // page_size
+    return None if pages >= num_pages else pages
+
+
+def _widest(geometry: Geometry) -> int:
+    return max(span.size or 0 for span in geometry.bounded)
 
 
 def _session_pages(page_size: int, window: int) -> int:

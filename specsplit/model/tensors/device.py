@@ -18,6 +18,12 @@ def check_device(name: str) -> None:
         raise _refused(name, "it holds no numbers")
 
 
+def free_bytes(device: torch.device) -> int:
+    """Memory of a GPU that is free, what torch holds without need counted."""
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + cached
+
+
 def _refused(name: str, why: str) -> InvalidRequest:
     return InvalidRequest(
         "device", f"is {quoted(name)}, which torch {torch.__version__} cannot use here: {why}; expected {_usable()}"

@@ -21,6 +21,7 @@ from specsplit.model.graphs import Buckets
 from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.lm.paced import CostCurve, Paced
 from specsplit.model.lm.revision import Revision, check_config
+from specsplit.model.pages.room import MemoryShare
 from specsplit.model.ranks.mesh import TorchMesh
 from specsplit.model.ranks.tensor_group import TensorGroup
 from specsplit.model.tensors.device import check_device
@@ -50,6 +51,7 @@ from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.report.reporter import Reporter
 from specsplit_verifier.report.telemetry import Telemetry
 from specsplit_verifier.target.extraction import Extractor, Projection
+from specsplit_verifier.target.kv_room import kv_room
 from specsplit_verifier.target.runner import TargetRunner, profile
 from specsplit_verifier.target.split import blaming, captured_layers, load_part, meet, run_follower
 from specsplit_verifier.target.states_room import make_room
@@ -59,9 +61,10 @@ _TRIED_TOKENS: Final = 4096
 """Room in the KV of a model whose weights are only tried: for the texts of the checks at load, all at once."""
 
 
-def load_target(settings: VerifierSettings, clock: Clock, number: int = 0) -> TargetRunner:
+def load_target(settings: VerifierSettings, clock: Clock, number: int = 0, *, lazily: bool = False) -> TargetRunner:
     """Load the target, or the part of it that process `number` has, and set this process up to run it.
 
+    `lazily`: most of the forwards that are to be captured are left to `TargetRunner.prepare`, where it is alone.
     Raises InvalidRequest for a device that is not there, LoadError, saying why, if it cannot be served, and RankLost.
     """
     check_device(settings.device)
@@ -70,7 +73,7 @@ def load_target(settings: VerifierSettings, clock: Clock, number: int = 0) -> Ta
     if settings.tp_size > 1:
         return _leading(settings, clock, meet(settings, number))
     if settings.dp_size == 1:
-        return _loaded(settings, clock, None)
+        return _loaded(settings, clock, None, lazily=lazily)
     mesh = TorchMesh(number, settings.dp_size, settings.rank_timeout_s, device=settings.device)
     try:
         return _loaded(settings, clock, mesh)
@@ -86,21 +89,24 @@ def _leading(settings: VerifierSettings, clock: Clock, group: TensorGroup) -> Ta
         return _runner(settings, clock, target, Lockstep(group, clock, drawn=secrets.randbits(62)))
 
 
-def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None) -> TargetRunner:
-    target = _read(settings, settings.model, settings.kv_tokens, mesh)
+def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None, *, lazily: bool = False) -> TargetRunner:
+    target = _read(settings, settings.model, kv_room(settings), mesh)
     if settings.compile == "regional":
         target.compile_layers()
-    target.capture_graphs(Buckets.of(settings), captured_layers(settings.cuda_graph_layers, target))
+    layers = captured_layers(settings.cuda_graph_layers, target)
+    target.capture_graphs(Buckets.of(settings), layers, lazily=lazily and mesh is None)
     if target.states is not None:
         make_room(target.states, settings)
     lockstep = None if mesh is None else Lockstep(mesh, clock, drawn=secrets.randbits(62))
     return _runner(settings, clock, target, lockstep)
 
 
-def _read(settings: VerifierSettings, folder: Path, kv_tokens: int, mesh: TorchMesh | None = None) -> CausalLM:
+def _read(
+    settings: VerifierSettings, folder: Path, num_pages: int | MemoryShare, mesh: TorchMesh | None = None
+) -> CausalLM:
     return CausalLM.load(
         folder,
-        num_pages=kv_tokens // settings.page_size,
+        num_pages=num_pages,
         page_size=settings.page_size,
         dtype=settings.dtype,
         device=settings.device,
@@ -122,7 +128,7 @@ def read_revision(settings: VerifierSettings, served: CausalLM, folder: Path, na
     Raises Incompatible if they are of another model, LoadError, saying why, if they cannot be read or served.
     """
     check_config(served, folder)
-    read = _read(settings, folder, min(settings.kv_tokens, _TRIED_TOKENS))
+    read = _read(settings, folder, min(served.pool.total_pages, _TRIED_TOKENS // settings.page_size))
     return Revision(name, read, served)
 
 
@@ -160,12 +166,13 @@ def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE)
 
     async def load() -> Served:
         thread = ModelThread("engine")
-        runner = await thread.load(partial(load_target, settings, clock, environment.number))
+        runner = await thread.load(partial(load_target, settings, clock, environment.number, lazily=True))
         verifier = servicer.verifier = engine.verifier = Verifier(settings, runner, clock, telemetry, thread)
         info = verifier.info
         facts = {"model": info.model, "vocabulary": info.vocabulary, "max_context": info.max_context}
         windows = runner.target.pool.windows
-        runs = {"attention": runner.target.attention, "graphs": runner.target.graph_statistics.captured}
+        graphs = runner.target.graph_statistics
+        runs = {"attention": runner.target.attention, "graphs": graphs.captured, "graph_bytes": graphs.nbytes}
         if windows is not None:
             runs["window_pages"] = windows.total_pages
         _log.info("loaded", extra=fields(**facts, **runs))

@@ -183,6 +183,8 @@ class Engine:
         """Wait for an event, once everybody has been told of what there is: who was refused hears of it without a step."""
         self._send()
         with self._core.stopwatch.waiting():
+            while pause.seconds is None and self._inbox.empty() and self._runner.prepare():
+                pass
             self._inbox.wait(pause.seconds)
         if pause.seconds is None:
             self._core.stopwatch.restart()

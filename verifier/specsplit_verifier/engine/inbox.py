@@ -35,6 +35,10 @@ class Inbox:
         """The next event; None if there is none."""
         return self._events.popleft() if self._events else None
 
+    def empty(self) -> bool:
+        """Whether there is no event."""
+        return not self._events
+
     def wait(self, seconds: float | None) -> None:
         """Between steps: return once there is an event, or after so many seconds (None: however long it takes)."""
         if not self._engine.empty():

@@ -86,6 +86,11 @@ class TargetRunner:
                 self.target.trial()
         return output
 
+    def prepare(self) -> bool:
+        """Capture a forward that is not captured yet, while there is nothing to step. False: there is none."""
+        with SITE.stepping:
+            return self.target.capture_next()
+
     def take(self, revision: Revision) -> None:
         """Go on with other weights. No page of the KV may be taken. Raises whatever leaves the target between the two."""
         with SITE.stepping:
@@ -165,6 +170,7 @@ def profile(runner: TargetRunner) -> Iterator[Profiled]:
         table.reserve(size)
         table.see(0, size)
         step = StepInput(chunks=[ChunkInput.chunk([0] * size, table.upto(size), session=0, first=0)])
+        runner.target.capture_for(step.rows)  # a larger one takes longer
         _seconds(runner, step)
         seconds = _seconds(runner, step)
         # A forward of a group runs the rows of all ranks; which these are, the turn has told.

@@ -25,6 +25,7 @@ from specsplit.model.tensors.device import check_device
 from specsplit.observe import announce, fields, set_up
 from specsplit.ranks.environment import RankEnvironment
 from specsplit.settings import VerifierSettings
+from specsplit_verifier.target.kv_room import kv_room
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
         settings.model,
         mesh=group,
         split=group.processes,
-        num_pages=settings.kv_tokens // settings.page_size,
+        num_pages=kv_room(settings),
         page_size=settings.page_size,
         dtype=settings.dtype,
         device=settings.device,

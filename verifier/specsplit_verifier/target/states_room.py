@@ -10,6 +10,7 @@ import torch
 from specsplit.errors import LoadError
 from specsplit.model.attention.support import refusing
 from specsplit.model.pages.states import RecurrentStates
+from specsplit.model.tensors.device import free_bytes
 from specsplit.observe import fields
 from specsplit.settings import VerifierSettings
 
@@ -43,7 +44,4 @@ def make_room(states: RecurrentStates, settings: VerifierSettings) -> None:
 
 
 def _share(device: torch.device) -> int:
-    if device.type != "cuda":
-        return _CPU_BYTES
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return (torch.cuda.mem_get_info(device)[0] + cached) // _GPU_SHARE
+    return free_bytes(device) // _GPU_SHARE if device.type == "cuda" else _CPU_BYTES
