@@ -15,6 +15,7 @@ from specsplit.membership import Member
 from specsplit.model.heads import MtpHead, TargetEmbeddings, save_head
 from specsplit.requests import Delta
 from specsplit.values import DrafterInfo, PlanChanges
+from tests.support.grammars import SCHEMA
 from tests.support.torchrun import forked_torchrun
 from tests.system.conftest import as_soon_as
 
@@ -61,6 +62,7 @@ def test_a_head_with_experts_drafts_on_two_ranks_and_text_goes_on_while_a_killed
     serve = ["drafter", "--kind", "multi_layer_eagle", "--model", head, "--target", POCKET, "--dp-size", 2]
     with LocalCluster(POCKET) as cluster, Client(cluster.address) as client:
         alone = client.generate(PROMPT, max_tokens=TOKENS, ignore_eos=True).tokens
+        held = client.generate(PROMPT, max_tokens=TOKENS, json_schema=SCHEMA).tokens
         here = ["--rank-timeout-s", 10, "--coordinator", cluster.address]
         with forked_torchrun(2, *serve, *here, log=tmp_path / "ranks.log") as group:
             first = group_of(client)
@@ -68,6 +70,8 @@ def test_a_head_with_experts_drafts_on_two_ranks_and_text_goes_on_while_a_killed
             assert drafted.tokens == alone
             assert drafted.done.speculation.drafted > 0
             assert drafted.done.drafter in {member.member_id for member in drafters(client)}
+            masked = client.generate(PROMPT, max_tokens=TOKENS, plan=SERIAL, json_schema=SCHEMA)
+            assert masked.tokens == held and masked.done.drafter and masked.done.speculation.accepted > 0
             tokens: list[int] = []
             for event in client.stream(PROMPT, max_tokens=TOKENS, ignore_eos=True, plan=SERIAL):
                 if isinstance(event, Delta):

@@ -13,9 +13,10 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from specsplit.cli.local import Child
+from specsplit.cli.local import Child, LocalCluster
 from specsplit.client import Client
 from specsplit.requests import Delta, Done
+from tests.support.grammars import SCHEMA
 from tests.support.prompt_logprobs import assert_told, expected
 from tests.support.torchrun import torchrun
 from tests.system.conftest import as_soon_as
@@ -57,6 +58,12 @@ def written(model: Any, prompt: Sequence[int], count: int) -> list[int]:
     return made[0, len(prompt) :].tolist()
 
 
+def held(prompt: Sequence[int]) -> tuple[int, ...]:
+    """What a verifier that is alone writes, held to the schema."""
+    with LocalCluster(POCKET) as cluster, cluster.client() as client:
+        return client.generate(prompt, max_tokens=LONG, json_schema=SCHEMA).tokens
+
+
 def received(events: Iterable[object], begun: threading.Event) -> tuple[list[int], str]:
     """The tokens of a stream and who wrote the last of them; says when the first are there."""
     tokens, verifier = list[int](), ""
@@ -88,6 +95,10 @@ def test_two_ranks_serve_a_request_each_and_a_stream_outlives_a_killed_one_as_th
             tokens, verifier = first.result(60)
         assert {verifier, second.done.verifier} == {member.member_id for member in client.cluster().members}
         assert (tokens[:LONG], list(second.tokens)) == (long, short)
+        with ThreadPoolExecutor() as pool:
+            asked: Any = {"max_tokens": LONG, "json_schema": SCHEMA}
+            both = [pool.submit(client.generate, PROMPTS[0], **asked) for _ in range(2)]
+            assert {each.result(60).tokens for each in both} == {held(PROMPTS[0])}, "on either rank"
         prompt = [7 * i % 1000 for i in range(300)]
         told = client.generate(prompt, max_tokens=1, prompt_logprobs=3).prompt_logprobs
         assert_told(told, expected(model, prompt), 3)
