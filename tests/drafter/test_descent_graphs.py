@@ -12,8 +12,9 @@ from specsplit.records import Eager
 from specsplit.values import Sampling
 from specsplit_drafter.descent.graph_cache import GraphCache
 from specsplit_drafter.descent.graphs import padded_length
-from tests.drafter.head_toys import head_of
+from tests.drafter.head_toys import HeadVerifier, head_of
 from tests.drafter.test_heads import SAMPLED, Checked, run
+from tests.drafter.toys import deliver, table_of
 from tests.support.graphs import FailingCapturer, RecordingCapturer
 
 
@@ -26,6 +27,35 @@ def test_what_graphs_draw_is_what_the_reference_says(name: str, sampling: Sampli
     assert capturer.replays == proposer.graphs.replayed > proposer.graphs.captured == capturer.captures > 2
     assert proposer.drawn > 50
     assert proposer.pages.used == 0
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle3"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, seed=5)], ids=["greedy", "sampled"])
+def test_the_first_descent_of_a_session_is_one_that_was_rehearsed(name: str, sampling: Sampling) -> None:
+    proposer, capturer = Checked(name), RecordingCapturer()
+    proposer.capture_descents(capturer)
+    proposer.expect_descents(3, 12)
+    while proposer.prepare():
+        pass
+    rehearsed, used = capturer.captures, proposer.pages.used
+    assert rehearsed == proposer.graphs.captured >= 8 and used == 0, "it gives its slots back"
+    table = table_of(proposer, width=12, survival=0.006, levels=3)
+    verifier = HeadVerifier(table, (1, 1), [1 + number % 20 for number in range(50)], head_of(name), sampling=sampling)
+    verifier.feed()
+    table.expand()
+    assert (capturer.captures, capturer.replays, sum(proposer.graphs.eager.values())) == (rehearsed, 1, 0)
+    deliver(table, verifier)
+    assert proposer.drawn > 5
+    verifier.close()
+
+
+def test_what_there_is_no_room_for_is_not_rehearsed() -> None:
+    proposer, capturer = Checked("eagle", num_slots=80), RecordingCapturer()
+    proposer.capture_descents(capturer)
+    proposer.expect_descents(2, 12)
+    while proposer.prepare():
+        pass
+    assert capturer.captures == 2, "greedy and sampled behind 64 tokens"
 
 
 def test_a_session_with_biases_is_drawn_for_eagerly() -> None:

@@ -118,6 +118,24 @@ def test_no_bucket_and_no_plan_allocates_or_moves_anything(lm: CausalLM) -> None
     assert lm.graphs is not None and lm.graphs.statistics.captured == len(BUCKETS)
 
 
+@pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
+def test_a_forward_is_launched_once_it_is_planned(
+    captured: bool, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm, order = CausalLM.load(folders["llama"], num_pages=64, page_size=PAGE_SIZE), list[str]()
+    static = TorchStatic(lm)
+    if captured:
+        lm.capture_graphs(BUCKETS, capturer=RecordingCapturer(), attention=static)
+    of = static if captured else lm.backend
+    plan, compute = of.plan, lm.model.forward
+    monkeypatch.setattr(of, "plan", lambda *told: (order.append("plan"), plan(*told))[1])
+    monkeypatch.setattr(
+        lm.model, "forward", lambda *told, **named: (order.append("compute"), compute(*told, **named))[1]
+    )
+    lm.forward_capturing(decoding(lm, [7]), (), lambda: order.append("launch"))
+    assert order == ["plan", "launch", "compute"]
+
+
 def test_nothing_is_captured_for_a_head_that_comes_what_graphs_leave_was_chosen_at_start(
     folders: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -47,6 +47,10 @@ class GraphCache(Generic[G]):
         """Count the graphs."""
         return len(self._entries)
 
+    def __contains__(self, shape: Hashable) -> bool:
+        """Tell whether there is one of a shape. It is not used by that."""
+        return shape in self._entries
+
     def find(self, shape: Hashable) -> G | None:
         """Look up the graph for a descent; None: there is none."""
         self._num_lookups += 1

@@ -1,14 +1,15 @@
 """Captured descents: one graph for all levels, by the shape of what it reads.
 
-Contexts, frontiers and noise are padded, so that there are few shapes. Sessions are not: a graph is for so many. One that is new is
-captured when it comes for the second time, as long as there is room (`graph_cache.py`).
+Contexts, frontiers and noise are padded, so that there are few shapes. Sessions are not: a graph is for so many. Those of one session
+below its root are captured beforehand (`rehearsal.py`). Another is captured when it comes for the second time, as long as there is room
+(`graph_cache.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ class DescentGraphs:
         self._model = model
         self._capturer = capturer
         self._graphs: GraphCache[_Graph] = GraphCache()
+        self._expected: deque[Callable[[], Descent | None]] = deque()
         self._failed = False
         self._replayed = 0
         self._eager: Counter[Eager] = Counter()
@@ -57,6 +59,21 @@ class DescentGraphs:
     def statistics(self) -> GraphStatistics:
         """How many descents were replayed or run eagerly, and why. Any thread may ask."""
         return GraphStatistics(len(self._graphs), self._capturer.nbytes, self._replayed, dict(self._eager))
+
+    def expect(self, descents: Iterable[Callable[[], Descent | None]]) -> None:
+        """Be told of descents like which others will come, the likeliest first; None for one that there is no room for now."""
+        self._expected.extend(descents)
+
+    @torch.inference_mode()
+    def prepare(self) -> bool:
+        """Capture one that is expected, which takes as long as many descents. False: there is none."""
+        if self._failed or not self._expected:
+            return False
+        if (descent := self._expected.popleft()()) is not None:
+            descent = replace(descent, ranking=_padded(descent.ranking))
+            if (shape := shape_of(descent)) not in self._graphs:
+                self._captured(shape, descent)
+        return True
 
     @torch.inference_mode()
     def draw(self, descent: Descent) -> list[DeviceLevel]:

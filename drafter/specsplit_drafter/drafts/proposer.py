@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # it takes torch, which not every kind needs
     from specsplit_drafter.drafts.group_forwards import GroupForwards
 
 UNBOUNDED: Final = 1 << 30
+LEAST_LEVEL_WIDTH: Final = 16
+"""Nodes of every further level of an expansion, if there is room for as many."""
 SessionKey: TypeAlias = tuple[int, int]
 """(number of the stream on this drafter, session id on that stream): verifiers choose session ids without knowing of one another."""
 

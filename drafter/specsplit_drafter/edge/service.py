@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # an ngram drafter runs without torch
     from specsplit_drafter.drafts.draft_model import DraftModel
 
 _log = logging.getLogger(__name__)
+_DESCENTS_AT_LOAD = 8
+"""Captured before a drafter joins, so that its first sessions do not wait for them: contexts of 257 to 1,024 tokens."""
 
 
 def main(settings: DrafterSettings) -> int:
@@ -185,6 +187,9 @@ def _with_model(settings: DrafterSettings, clock: Clock, rank: int, *, lazily: b
         proposer = ModelProposer(model, settings.children, grammars=_grammars(settings, model.vocab_size))
         if settings.cuda_graphs == "auto" and settings.device.startswith("cuda"):
             proposer.capture_descents(CudaCapturer(torch.device(settings.device)))
+            proposer.expect_descents(settings.expand_levels, settings.expand_width)
+            for _ in range(_DESCENTS_AT_LOAD):
+                proposer.prepare()
         return proposer
     mesh = TorchMesh(rank, settings.dp_size, settings.rank_timeout_s, device=settings.device)
     with telling(mesh):

@@ -23,7 +23,15 @@ from specsplit.tree import Ints
 from specsplit.values import Host, Plan
 from specsplit.wire.common import check_tokens
 from specsplit_drafter.drafts.calibration import Calibrations
-from specsplit_drafter.drafts.proposer import Children, ExpansionOutcome, FrontierPart, Proposer, SessionKey, WholeTree
+from specsplit_drafter.drafts.proposer import (
+    LEAST_LEVEL_WIDTH,
+    Children,
+    ExpansionOutcome,
+    FrontierPart,
+    Proposer,
+    SessionKey,
+    WholeTree,
+)
 from specsplit_drafter.engine.rounds import Rounds
 from specsplit_drafter.growth.cost import ExpansionCost, expansions_per_message
 from specsplit_drafter.growth.cost_benefit import CostBenefit
@@ -41,10 +49,6 @@ Outgoing: TypeAlias = dict[int, list[tuple[int, Answer]]]
 """By stream: (session id, answer) in order."""
 Pace: TypeAlias = Callable[[int], AbstractContextManager[None]]
 """Given the number of nodes of an expansion: a context to expand in, in which a paced device waits."""
-
-
-_LEAST_LEVEL_WIDTH: Final = 16
-"""Nodes of a further level."""
 
 
 def unpaced(num_nodes: int) -> AbstractContextManager[None]:
@@ -206,7 +210,7 @@ class SessionTable:
 
     def _level_width(self, chosen: Sequence[tuple[Growth, Ints]]) -> int:
         """Count the nodes that a session has on every further level: as many as are expanded now, by powers of two, and 16 if they fit."""
-        most = max(_LEAST_LEVEL_WIDTH, *(len(slots) for _, slots in chosen))
+        most = max(LEAST_LEVEL_WIDTH, *(len(slots) for _, slots in chosen))
         return max(1, min(1 << (most - 1).bit_length(), self._limits.expand_width // len(chosen)))
 
     def _pending(self, frontier: Sequence[FrontierPart]) -> int:

@@ -18,12 +18,14 @@ from specsplit_drafter.descent.device_ranking import Ranked
 from specsplit_drafter.descent.expansion_result import ExpansionResult
 from specsplit_drafter.descent.graphs import DescentGraphs, padded_length
 from specsplit_drafter.descent.ranking import Ranking
+from specsplit_drafter.descent.rehearsal import rehearsals
 from specsplit_drafter.drafts.calibration import DISTANCES
 from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
 from specsplit_drafter.drafts.draft_weights import DraftWeights
 from specsplit_drafter.drafts.grammars import DraftGrammars
 from specsplit_drafter.drafts.group_forwards import GroupForwards
 from specsplit_drafter.drafts.proposer import (
+    LEAST_LEVEL_WIDTH,
     UNBOUNDED,
     ExpansionOutcome,
     FrontierPart,
@@ -90,9 +92,15 @@ class ModelProposer(SessionProposer[ModelSession]):
         """Capture descents as graphs from now on."""
         self._descents = DescentGraphs(self._model, capturer)
 
+    def expect_descents(self, levels: int, width: int) -> None:
+        """Have `prepare` capture descents as they come when a session begins: of up to so many levels, of up to `width` nodes."""
+        if self._descents is not None and self.max_levels > 1:
+            width = min(LEAST_LEVEL_WIDTH, width, self._ranking.children)
+            self._descents.expect(rehearsals(self._model, self._ranking, self.distances, levels, width))
+
     def prepare(self) -> bool:
-        """Capture a forward that is not captured yet. False: there is none."""
-        return self._model.capture_next()
+        """Capture a descent that is expected, or a forward, that is not captured yet. False: there is none."""
+        return (self._descents is not None and self._descents.prepare()) or self._model.capture_next()
 
     @property
     def free_kv_slots(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final, Protocol
@@ -22,8 +22,14 @@ from specsplit.records import Eager, GraphStatistics
 
 _log = logging.getLogger(__name__)
 Layers = frozenset[int]
+OnLaunch = Callable[[], object]
+"""Called when a forward is planned and what it reads is on its way to the device, just before its first kernel."""
 MOST_MISSED: Final = 16
 """Forwards that run in a larger graph than they need before theirs is captured between two of them: that takes about what these lose."""
+
+
+def unwatched() -> None:
+    """Do nothing when a forward is launched (an OnLaunch)."""
 
 
 class Program(Protocol):
@@ -110,9 +116,8 @@ class Graphs:
                 self._try(found, form)
 
     @torch.inference_mode()
-    def run(self, rows: Sequence[Row], layers: Layers = frozenset()) -> Results | None:
+    def run(self, rows: Sequence[Row], layers: Layers = frozenset(), on_launch: OnLaunch = unwatched) -> Results | None:
         """Run rows (at least one), and store their KV -> results, padding behind them, to be read before the next forward.
-
         None: there is no graph for them, nothing has been done, and they are to be run eagerly.
         """
         demand = self.demand(rows, layers)
@@ -120,6 +125,7 @@ class Graphs:
         if graph is None:
             return None
         self.load(graph, rows)
+        on_launch()
         return self.replay(graph)
 
     def demand(self, rows: Sequence[Row], layers: Layers) -> Demand:

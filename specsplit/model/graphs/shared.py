@@ -14,7 +14,7 @@ import torch
 
 from specsplit.errors import RankLost
 from specsplit.model.graphs.capturer import Captured, Capturer, Results
-from specsplit.model.graphs.graphs import Graph, Graphs, Layers
+from specsplit.model.graphs.graphs import Graph, Graphs, Layers, OnLaunch, unwatched
 from specsplit.model.pages.batch import Row
 from specsplit.model.tensors.tracebacks import forget_variables
 from specsplit.ranks.demand import Demand
@@ -156,7 +156,7 @@ class SharedGraphs:
         self._catch_up()
         self._together.synchronize()
 
-    def run(self, rows: Sequence[Row], layers: Layers = frozenset()) -> Results | None:
+    def run(self, rows: Sequence[Row], layers: Layers = frozenset(), on_launch: OnLaunch = unwatched) -> Results | None:
         """Run rows (at least one) in the graph of this turn -> the results of `Graphs.run`; None if the turn is eager. Raises RankLost."""
         graph = self._due
         if graph is None:
@@ -164,6 +164,7 @@ class SharedGraphs:
                 self._graphs.refuse(Eager.GROUP)
             return None
         self._graphs.load(graph, rows)
+        on_launch()
         return self._replay(graph)
 
     def _catch_up(self) -> None:

@@ -19,7 +19,16 @@ from specsplit.model.attention.backends import check_backend
 from specsplit.model.attention.interface import OTHERS, ForwardBatch, ReadForward, TrialForward, run_model
 from specsplit.model.attention.latent import LatentAttention, latent_attention
 from specsplit.model.attention.support import check_config, measure, refusing
-from specsplit.model.graphs import Buckets, Capturer, Inputs, Results, SharedGraphs, StaticAttention
+from specsplit.model.graphs import (
+    Buckets,
+    Capturer,
+    Inputs,
+    OnLaunch,
+    Results,
+    SharedGraphs,
+    StaticAttention,
+    unwatched,
+)
 from specsplit.model.layers.capture import Capture, Hidden, decoder_layers
 from specsplit.model.layers.cpu import NativeLayer, PackedEmbedding, packed, replace_layers
 from specsplit.model.layers.positions import tell_positions
@@ -222,14 +231,16 @@ class CausalLM(ModelRunner):
         """
         return self.forward_capturing(rows, ())[0]
 
-    def forward_capturing(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
+    def forward_capturing(
+        self, rows: Sequence[Row], layers: Collection[int], on_launch: OnLaunch = unwatched
+    ) -> tuple[Tensor, Hidden]:
         """Run `forward`, and capture the hidden states of `layers` (numbered as in FeatureNeed.layers) of every token, rows end to end.
 
         Raises Incompatible for a layer that the model does not have, and RankLost. No rows give [0, hidden_size].
         """
         self.capture.check(layers)
         if rows:
-            return self._replayed(rows, layers) or self._eager(rows, layers)
+            return self._replayed(rows, layers, on_launch) or self._eager(rows, layers, on_launch)
         logits = torch.empty(0, self.model.config.vocab_size, dtype=self.model.dtype, device=self.device)
         return logits, dict.fromkeys(layers, no_rows(self.model))
 
@@ -256,13 +267,17 @@ class CausalLM(ModelRunner):
         logits.sum().item()  # waits for the device
 
     @torch.inference_mode()
-    def forward_over(self, runner: ModelRunner, rows: Sequence[Row], layers: Collection[int] = ()) -> Tensor:
+    def forward_over(
+        self, runner: ModelRunner, rows: Sequence[Row], layers: Collection[int] = (), on_launch: OnLaunch = unwatched
+    ) -> Tensor:
         """Run `forward` eagerly over the KV of a runner of this model's shape, whose pages the rows have.
 
         `layers`: whose hidden states somebody takes meanwhile. Of the last layer nothing is computed that is not read.
         """
         batch = runner.inputs(rows)
-        return self._compute(batch, self._read(runner, batch, layers) or runner.backend.plan(batch))
+        forward_batch = self._read(runner, batch, layers) or runner.backend.plan(batch)
+        on_launch()
+        return self._compute(batch, forward_batch)
 
     def keep_states(self, tokens: Sequence[tuple[Row, int]]) -> None:
         """Let recurrent layers go on behind these tokens of the last forward, (row, index of a token in it), where their sessions go on.
@@ -354,17 +369,19 @@ class CausalLM(ModelRunner):
         """What ranks exchange in a captured forward; None: nothing."""
         return self.blocks if len(self.blocks) else None
 
-    def _replayed(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden] | None:
+    def _replayed(
+        self, rows: Sequence[Row], layers: Collection[int], on_launch: OnLaunch
+    ) -> tuple[Tensor, Hidden] | None:
         """Replay the captured forward of these rows; None: there is no graph for them."""
-        results = None if self.graphs is None else self.graphs.run(rows, frozenset(layers))
+        results = None if self.graphs is None else self.graphs.run(rows, frozenset(layers), on_launch)
         if results is None:
             return None
         tokens, wanted = sum(row.num_tokens for row in rows), sum(len(row.logits_at) for row in rows)
         return results[_LOGITS][:wanted], {layer: results[layer][:tokens] for layer in layers}
 
-    def _eager(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
+    def _eager(self, rows: Sequence[Row], layers: Collection[int], on_launch: OnLaunch) -> tuple[Tensor, Hidden]:
         with self.capture.of(layers) as hidden:
-            return self.forward_over(self, rows, layers), hidden
+            return self.forward_over(self, rows, layers, on_launch), hidden
 
     def _captured(self, inputs: Inputs, forward_batch: ForwardBatch, layers: Collection[int]) -> Results:
         with self.capture.of(layers) as hidden:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+from specsplit.model.graphs import OnLaunch, unwatched
 from specsplit.model.layers.capture import Hidden
 from specsplit.model.layers.sharded import ShardedBlocks
 from specsplit.model.lm.causal_lm import CausalLM
@@ -48,16 +49,18 @@ class SplitLM(CausalLM):
                 with self._followers.turn(Turn(rows, demand)):
                     yield
 
-    def forward_capturing(self, rows: Sequence[Row], layers: Collection[int]) -> tuple[Tensor, Hidden]:
+    def forward_capturing(
+        self, rows: Sequence[Row], layers: Collection[int], on_launch: OnLaunch = unwatched
+    ) -> tuple[Tensor, Hidden]:
         """Have the followers run the rows too. Hidden states are whole on this process, and followers have no use for theirs."""
         if self._followers is None or not rows:
-            return super().forward_capturing(rows, layers)
+            return super().forward_capturing(rows, layers, on_launch)
         self.capture.check(layers)
         if self._followers.due is None:  # it takes no turns with other ranks
             with self.turn([sum(row.num_tokens for row in rows)], self.demand(rows, layers)):
-                return self.forward_capturing(rows, layers)
+                return self.forward_capturing(rows, layers, on_launch)
         with self._followers.forward(rows, self._followers.due):
-            return super().forward_capturing(rows, layers)
+            return super().forward_capturing(rows, layers, on_launch)
 
     def trial(self) -> None:
         if self._followers is None:

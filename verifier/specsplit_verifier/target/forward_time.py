@@ -10,7 +10,7 @@ from specsplit.clock import Clock
 
 
 def forward_time(device: torch.device, clock: Clock) -> HostTime | DeviceTime:
-    """Time the forward that is run inside."""
+    """Time the forward that is run inside. Who runs it calls `launched` when it is planned."""
     return DeviceTime(device) if device.type == "cuda" else HostTime(clock)
 
 
@@ -25,6 +25,9 @@ class HostTime:
         self._began = self._clock.now()
         return self
 
+    def launched(self) -> None:
+        """Do nothing: a host that computes plans too, in the same time."""
+
     def __exit__(self, *_: object) -> None:
         self._ended = self._clock.now()
 
@@ -35,7 +38,10 @@ class HostTime:
 
 
 class DeviceTime:
-    """Time between two marks in the work of a GPU. Nobody waits for either."""
+    """Time between two marks in the work of a GPU. Nobody waits for either.
+
+    The first is made when the forward is launched: while the host plans, the device waits for it, and that is the host's time.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.current_stream(device)
@@ -43,8 +49,12 @@ class DeviceTime:
         self._ended = torch.cuda.Event(enable_timing=True)
 
     def __enter__(self) -> Self:
-        self._began.record(self._stream)
+        self.launched()
         return self
+
+    def launched(self) -> None:
+        """Begin here, and no earlier."""
+        self._began.record(self._stream)
 
     def __exit__(self, *_: object) -> None:
         self._ended.record(self._stream)

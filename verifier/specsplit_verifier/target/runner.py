@@ -140,7 +140,7 @@ class TargetRunner:
             return StepOutput(started=self._clock.now())
         started = self._clock.now()
         with forward_time(self.target.device, self._clock) as time, self._paced.step(step.tokens), self._turn():
-            logits, hidden = self.target.forward_capturing(step.rows, step.layers)
+            logits, hidden = self.target.forward_capturing(step.rows, step.layers, time.launched)
         prompts: Sequence[tuple[int, PromptLogprobs]] = ()
         if telling := step.telling:
             drafted = sum(len(tree.logits_at) for tree in step.trees)
