@@ -42,9 +42,9 @@ RUN PIP_CONSTRAINT=constraints.txt pip --python /opt/specsplit/bin/python instal
 
 # -- the packages of a coordinator: no torch
 FROM base AS rails
-COPY --from=requirements /srv/base.txt /srv/otel.txt ./
+COPY --from=requirements /srv/base.txt /srv/otel.txt /srv/quota.txt ./
 COPY constraints.txt ./
-RUN pip --python /opt/specsplit/bin/python install -c constraints.txt -r base.txt -r otel.txt
+RUN pip --python /opt/specsplit/bin/python install -c constraints.txt -r base.txt -r otel.txt -r quota.txt
 
 FROM rails AS coordinator
 COPY --from=package /opt/specsplit /opt/specsplit

@@ -105,6 +105,13 @@ QUEUED_REQUESTS = Metric(
     _COORDINATOR,
     "Requests that wait for a place on a verifier; one for n choices counts as n.",
 )
+QUOTA_STORE_DECIDES = Metric(
+    "specsplit_quota_store_decides",
+    Kind.GAUGE,
+    _COORDINATOR,
+    "1: quotas of clients are counted by quota_store, for all coordinators. 0: they hold by shares, without it or until it answers.",
+    unused="it matters where quota_store is set alone",
+)
 TIME_TO_FIRST_TOKEN = Metric(
     "specsplit_time_to_first_token_seconds",
     Kind.HISTOGRAM,

@@ -10,8 +10,10 @@ from pydantic_settings import SettingsConfigDict
 
 from specsplit.errors import InvalidRequest
 from specsplit.settings import address
+from specsplit.settings.quota_store import check_store, without_password
 from specsplit.settings.service import AnswerSettings
 from specsplit.settings.units import Count, Milliseconds, Seconds
+from specsplit.values.checks import MAX_NAME
 
 MOST_NAMED = 32
 """Clients that metrics name, at most: each is a few series."""
@@ -62,6 +64,15 @@ class CoordinatorSettings(AnswerSettings):
     """Requests of one client that may wait for a verifier at once. Unset: no quota."""
     client_tokens_per_minute: Count | None = Field(default=None, ge=1)
     """Tokens of prompts and answers that one client may use in a minute; what has begun is not cut off. Unset: no quota."""
+    quota_store: str = ""
+    """redis://host:port/number or rediss:// (over TLS) of a Redis or Valkey server that counts clients' quotas for all coordinators; needs
+    pip install 'specsplit[quota]'. A password in it shows on command lines; logs leave it out. Empty: each allows its share."""
+    quota_store_password_file: Path | None = None
+    """File with the password of the store. Unset: none, or the one in quota_store."""
+    quota_store_prefix: str = Field(default="specsplit:", max_length=MAX_NAME)
+    """What all keys in the store begin with; coordinators of one cluster have the same, and of another cluster another."""
+    quota_store_timeout_ms: Milliseconds = Field(default=50, ge=1)
+    """Longest time that a request waits for the store. If it does not answer, coordinators allow their shares until it does."""
     metrics_clients: str = ""
     """Clients that have metrics of their own, with commas between, at most 32; all others are counted together. Empty: all are."""
     vllm_metrics: bool = False
@@ -86,6 +97,25 @@ class CoordinatorSettings(AnswerSettings):
                 "listen",
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_quota_store(self) -> Self:
+        if self.quota_store:
+            quotas = (self.client_max_requests, self.client_max_queued, self.client_tokens_per_minute)
+            check_store(self.quota_store, in_the_clear=self.insecure)
+            if all(quota is None for quota in quotas):
+                raise InvalidRequest(
+                    "quota_store",
+                    "is for quotas, and none is set; set client_max_requests, client_max_queued or client_tokens_per_minute, or leave "
+                    "it out",
+                )
+        elif self.quota_store_password_file is not None:
+            raise InvalidRequest("quota_store_password_file", "goes with quota_store, which is not set")
+        return self
+
+    def resolved(self) -> dict[str, object]:
+        """Every setting with its value, but for the password of a store."""
+        return super().resolved() | {"quota_store": without_password(self.quota_store)}
 
     @property
     def named_clients(self) -> tuple[str, ...]:

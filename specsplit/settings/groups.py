@@ -106,6 +106,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "client_max_requests",
             "client_max_queued",
             "client_tokens_per_minute",
+            "quota_store",
+            "quota_store_password_file",
+            "quota_store_prefix",
+            "quota_store_timeout_ms",
         ),
         "Connections and timeouts": (
             "heartbeat_ms",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
 from specsplit.clock import SystemClock
+from specsplit.errors import Unavailable
 from specsplit.generation.delivery import Delivery
 from specsplit.generation.preparation import RandomSources
 from specsplit.interpreter import freeze_heap
@@ -46,6 +49,7 @@ from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps, tell_small_queue
 from specsplit_coordinator.requests.generation import Generator
 from specsplit_coordinator.requests.maintenance import Maintenance
+from specsplit_coordinator.requests.quota_store import LEASE_S, QuotaStore
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess
@@ -64,7 +68,9 @@ class Coordinator:
         tell_small_queue(settings)
         tokenizer, clock, server = Tokenizer.load(settings.model), SystemClock(), _server(settings)
         self.registry = Registry(tokenizer.vocabulary, clock, settings.lost_after_ms / 1000)
-        quotas = Quotas(Quota.of(settings), clock, settings.retry_after_s, lambda: self.registry.coordinators)
+        quota, coordinators = Quota.of(settings), lambda: self.registry.coordinators
+        store = quota_store(settings, quota, coordinators)
+        quotas = Quotas(quota, clock, settings.retry_after_s, coordinators, store)
         self.admission = Admission(
             self.registry, settings.max_queue, settings.retry_after_s, settings.failover_s, quotas
         )
@@ -73,6 +79,8 @@ class Coordinator:
         status = ClusterStatus(self.registry, self.admission, self.requests, quotas)
         self.metrics = CoordinatorMetrics(on=bool(settings.metrics_listen), clients=settings.named_clients)
         self.metrics.watch(status.now)
+        if store is not None:
+            self.metrics.watch_quota_store(lambda: not store.trouble)
         if settings.vllm_metrics:
             self.metrics.under_vllm_names(tokenizer.model)
         self.failed = asyncio.Event()
@@ -94,7 +102,9 @@ class Coordinator:
         self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, client, self.requests))
         rebalancer = Rebalancer(self.registry, scorer, self.admission.leases, clock)
         maintenance = Maintenance(self.registry, self.admission, rebalancer)
-        self.service = Service(settings, server, self.metrics, partial(self._load, maintenance))
+        tasks = [maintenance.run, self._roster_updater.run]
+        tasks += [] if store is None else [partial(store.run, self.admission)]
+        self.service = Service(settings, server, self.metrics, partial(self._load, tasks))
         self._wire(programs, gateways)
 
     def _for_members(self, settings: CoordinatorSettings, scorer: DrafterScorer) -> ClusterServicer:
@@ -115,11 +125,11 @@ class Coordinator:
             gateways.add_to(port)
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(self._members, server.members)
 
-    async def _load(self, maintenance: Maintenance) -> Coordinator:
+    async def _load(self, tasks: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> Coordinator:
         await self.page.start()
         self._open.push_async_callback(self.page.stop)
-        for task in (maintenance.run(), self._roster_updater.run()):
-            self._open.callback(asyncio.create_task(task).cancel)
+        for run in tasks:
+            self._open.push_async_callback(_ended, asyncio.create_task(run()))
         freeze_heap()
         return self
 
@@ -144,6 +154,24 @@ class Coordinator:
         """Count a member that went without draining as lost, unless this process itself is leaving."""
         if not member.leaving and self.service.server.phase is Phase.SERVING:
             self.metrics.member_lost(member.who.role)
+
+
+def quota_store(settings: CoordinatorSettings, quota: Quota, coordinators: Callable[[], int]) -> QuotaStore | None:
+    """The store that the settings name; None if they name none. Raises Unavailable if what it needs is not installed."""
+    if not settings.quota_store:
+        return None
+    try:
+        from specsplit_coordinator.requests.quota_server import QuotaServer  # noqa: PLC0415 (nothing of it is loaded without a store)
+    except ModuleNotFoundError as error:
+        hint = "install what it needs with: pip install 'specsplit[quota]'"
+        raise Unavailable(f"quota_store is set, and the store cannot be used: {error}; {hint}") from error
+    server = QuotaServer(settings, quota, LEASE_S)
+    return QuotaStore(server, coordinators, settings.quota_store_timeout_ms / 1000, queued=quota.queued is not None)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
 
 
 def _server(settings: CoordinatorSettings) -> Server:

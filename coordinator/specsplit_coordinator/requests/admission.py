@@ -13,6 +13,7 @@ A session that has had a place before waits for a verifier if there is none, for
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
 from specsplit.errors import SpecsplitError, Unavailable
@@ -61,6 +62,10 @@ class Admission:
     def permit(self, places: int = 1, owner: QueueOwner | None = None) -> AbstractContextManager[None]:
         """Hold a permit while a request is prepared; see `Permits.acquire`."""
         return self._permits.acquire(places, owner or QueueOwner())
+
+    def waits(self, asked: Iterable[tuple[str, int]]) -> list[int]:
+        """Tell how many places clients would have waiting; see `Permits.waits`."""
+        return self._permits.waits(asked)
 
     async def acquire(
         self, wanted: PlacementRequest | None = None, *, again: bool = False, owner: QueueOwner | None = None

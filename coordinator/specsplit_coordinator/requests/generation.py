@@ -70,7 +70,8 @@ class Generator:
         with self._requests.track(request, remaining_s, client) as logged:
             owner = QueueOwner(client, request.priority)
             target = self._check(request)
-            with self._quotas.request(client, request.n) as use:
+            verdict = await self._quotas.ask(client, request.n)
+            with self._quotas.request(client, request.n, verdict) as use:
                 async with aclosing(self._run(request, remaining_s, logged, owner, target, use)) as events:
                     async for event in events:
                         use(len(event.tokens) if isinstance(event, Delta) else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -61,6 +61,15 @@ class Permits:
             self._check_can_ever_fit(places)
             raise self._full(self._ahead, places)
         return self._prepared(places, client, min(places, lacking))
+
+    def waits(self, asked: Iterable[tuple[str, int]]) -> list[int]:
+        """How many places each of these clients would have waiting if so many were asked for, one after the other."""
+        ahead, free, more, waiting = self._ahead, free_places(self._registry), Counter[str](), list[int]()
+        for client, places in asked:
+            ahead += places
+            more[client] += places
+            waiting.append(max(0, min(self._own(client) + more[client], ahead - free)))
+        return waiting
 
     @property
     def _ahead(self) -> int:

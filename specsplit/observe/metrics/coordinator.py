@@ -69,6 +69,11 @@ class CoordinatorMetrics(Metrics):
 
         self._watchers.append(look)
 
+    def watch_quota_store(self, read: Callable[[], bool]) -> None:
+        """Have `read` called on the event loop, before every scrape, to look whether the quota store decides."""
+        decides = self.instruments.gauge(table.QUOTA_STORE_DECIDES)
+        self._watchers.append(lambda: decides.set(read()))
+
     def placed(self, seconds: float, trace_id: str = "") -> None:
         """A request has a place on a verifier, so long after it arrived. `trace_id`, here and below: 32 hex digits if it is traced."""
         self._queue_time.observe(seconds, trace_id=trace_id)

@@ -1,0 +1,67 @@
+"""A real Redis or Valkey server of this machine, which keeps nothing on disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import socket
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from specsplit.cli.drawn_port import DrawnPort
+
+PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
+needs_redis = pytest.mark.skipif(
+    PROGRAM is None or importlib.util.find_spec("redis") is None,
+    reason="there is no redis-server (Debian: apt-get install redis-server), or no client of it (pip install 'specsplit[quota]')",
+)
+
+
+class RedisServer:
+    """A context manager: inside it the server answers at `url`. It may be stopped, and started again at the same port."""
+
+    def __init__(self, folder: Path, password: str = "") -> None:
+        self._folder = folder
+        self._password = password
+        with closing(DrawnPort("127.0.0.1:0")) as drawn:
+            self.port = int(drawn.listen.rpartition(":")[2])
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, empty, and return once it listens."""
+        assert PROGRAM is not None
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
+        options += ["--requirepass", self._password] if self._password else []
+        self.process = subprocess.Popen([PROGRAM, *options], stdout=subprocess.DEVNULL)
+        until = time.monotonic() + 60
+        while self.process.poll() is None and time.monotonic() < until:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+            except OSError:
+                time.sleep(0.01)
+            else:
+                return
+        raise AssertionError("the server does not listen")
+
+    def stop(self) -> None:
+        """End it, with all that it had."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(30)
+            self.process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
