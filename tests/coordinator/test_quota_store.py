@@ -23,6 +23,7 @@ from specsplit.settings import CoordinatorSettings, TransportSettings
 from specsplit.values import ModelInfo
 from specsplit_coordinator.requests.quota_store import QuotaStore
 from specsplit_coordinator.requests.quotas import Quota, Quotas
+from tests.support.certificates import Authority
 from tests.support.eventually import eventually
 from tests.support.redis_server import RedisServer, needs_redis
 
@@ -223,6 +224,17 @@ async def test_a_password_is_shown_and_a_wrong_one_is_no_reason_to_fail(tmp_path
             with pytest.raises(Exhausted, match="each of 2 coordinators allows 1"):
                 await enter(quotas, "alice")
             held.__exit__(None, None, None)
+
+
+async def test_over_tls_the_server_is_checked_and_shown_a_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    shown = authority.certify("coordinator").shown
+    with RedisServer(tmp_path, authority=authority) as server:
+        quota = Quota(requests=2)
+        async with counting(server, quota, lambda: 1, tls_ca=authority.pem, **shown) as (_, store):
+            await eventually(lambda: not store.trouble)
+        async with counting(server, quota, lambda: 1, **shown) as (_, store):
+            await eventually(lambda: "certificate verify failed" in store.trouble)
 
 
 async def test_no_name_of_a_client_is_in_the_store(server: RedisServer) -> None:

@@ -15,6 +15,7 @@ from typing import Self
 import pytest
 
 from specsplit.cli.drawn_port import DrawnPort
+from tests.support.certificates import Authority
 
 PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
 needs_redis = pytest.mark.skipif(
@@ -26,18 +27,25 @@ needs_redis = pytest.mark.skipif(
 class RedisServer:
     """A context manager: inside it the server answers at `url`. It may be stopped, and started again at the same port."""
 
-    def __init__(self, folder: Path, password: str = "") -> None:
+    def __init__(self, folder: Path, password: str = "", authority: Authority | None = None) -> None:
+        """`authority`: it speaks TLS alone, and asks for certificates that this one has signed."""
         self._folder = folder
+        self._tls: list[str] = []
         self._password = password
         with closing(DrawnPort("127.0.0.1:0")) as drawn:
             self.port = int(drawn.listen.rpartition(":")[2])
-        self.url = f"redis://127.0.0.1:{self.port}"
+        self.url = f"{'redis' if authority is None else 'rediss'}://127.0.0.1:{self.port}"
+        if authority is not None:
+            own = authority.certify("redis")
+            files = ["--tls-ca-cert-file", authority.pem, "--tls-cert-file", own.chain, "--tls-key-file", own.key]
+            self._tls = ["--tls-port", str(self.port), *map(str, files)]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, empty, and return once it listens."""
         assert PROGRAM is not None
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
+        ports = ["--port", "0", *self._tls] if self._tls else ["--port", str(self.port)]
+        options = [*ports, "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
         options += ["--requirepass", self._password] if self._password else []
         self.process = subprocess.Popen([PROGRAM, *options], stdout=subprocess.DEVNULL)
         until = time.monotonic() + 60

@@ -108,9 +108,17 @@ def _options(settings: CoordinatorSettings) -> dict[str, Any]:
     }
     if settings.quota_store_password_file is not None:
         options["password"] = read_text("quota_store_password_file", settings.quota_store_password_file).strip()
-    if settings.quota_store.startswith("rediss:") and settings.tls_ca is not None:
-        options["ssl_ca_certs"] = str(settings.tls_ca)
-    return options
+    return options | (_tls(settings) if settings.quota_store.startswith("rediss:") else {})
+
+
+def _tls(settings: CoordinatorSettings) -> dict[str, Any]:
+    """Which authority the server is checked against, beside the system's, and what it is shown if it asks."""
+    files = {
+        "ssl_ca_certs": settings.tls_ca,
+        "ssl_certfile": settings.tls_cert,
+        "ssl_keyfile": settings.tls_key,
+    }
+    return {name: str(file) for name, file in files.items() if file is not None}
 
 
 async def _close(redis: Redis) -> None:
