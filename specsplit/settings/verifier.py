@@ -82,7 +82,7 @@ class VerifierSettings(EngineSettings, AnswerSettings):
     """Folder with folders of other weights of the target, with which operators may have it go on (UpdateWeights). Unset: none are taken."""
     older_heads: Literal["draft", "rest"] = "draft"
     """What becomes of heads that are there when the target gets other weights: they go on drafting, as long as what they bring is worth it
-    (draft), or are not used until they start anew (rest)."""
+    (draft), or are not used until they have other weights too or start anew (rest)."""
     rest_trials: bool = True
     """goodput only: now and then all drafters rest for a few steps, and they stay at rest while more tokens a second are committed without
     them, as on cores that they share with the verifier. Ranks of a group (dp_size) try nothing."""

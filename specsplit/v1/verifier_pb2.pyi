@@ -99,14 +99,16 @@ class DecodeRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., drafter: _Optional[_Union[DrafterAddress, _Mapping]] = ..., logprobs: _Optional[int] = ..., any_drafter: bool = ..., committed: _Optional[int] = ..., scope: _Optional[bytes] = ..., stream_interval: _Optional[int] = ..., constraint: _Optional[_Union[_common_pb2.Constraint, _Mapping]] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class DrafterAddress(_message.Message):
-    __slots__ = ("member_id", "address", "features")
+    __slots__ = ("member_id", "address", "features", "weights_version")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     address: str
     features: _common_pb2.FeatureNeed
-    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureNeed, _Mapping]] = ...) -> None: ...
+    weights_version: int
+    def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., features: _Optional[_Union[_common_pb2.FeatureNeed, _Mapping]] = ..., weights_version: _Optional[int] = ...) -> None: ...
 
 class DecodeResponse(_message.Message):
     __slots__ = ("tokens", "finished", "preempted", "prompt", "earlier")

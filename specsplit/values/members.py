@@ -67,6 +67,8 @@ class Endpoint:
     address: str
     features: FeatureNeed = field(default_factory=FeatureNeed)
     """What a drafter needs of the target's hidden states."""
+    weights_version: int = 0
+    """Which weights of its model a drafter has taken since it started, from 2 on; 0: none, or it does not tell."""
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,15 @@ def endpoint_to_wire(endpoint: Endpoint) -> pb.DrafterAddress:
         member_id=endpoint.member_id,
         address=endpoint.address,
         features=common.need_to_wire(endpoint.features) if endpoint.features else None,
+        weights_version=endpoint.weights_version,
     )
 
 
 def endpoint_from_wire(message: pb.DrafterAddress) -> Endpoint:
     """Raises InvalidRequest for an address that is not host:port."""
     check_dialable("drafter.address", message.address)
-    return Endpoint(message.member_id, message.address, common.need_from_wire(message.features))
+    need = common.need_from_wire(message.features)
+    return Endpoint(message.member_id, message.address, need, message.weights_version)
 
 
 def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:

@@ -347,6 +347,18 @@ def test_drafters_that_come_together_are_told_once_and_one_that_goes_too() -> No
     assert [each.member_id for each in drafters[-9:]] == [f"n{number}" for number in range(1, 10)]
 
 
+def test_every_verifier_is_told_once_that_a_drafter_has_other_weights() -> None:
+    crowd = Crowd()
+    crowd.beat()
+    crowd.told.clear()
+    for version, told in ((0, 0), (1, 0), (2, 1), (2, 1), (3, 2)):
+        crowd.members.registry.on_heartbeat(crowd.members.drafters["d7"], Heartbeat(Load(), weights_version=version))
+        crowd.draw()
+        assert {crowd.told[verifier.member_id] for verifier in crowd.verifiers} == {told}
+    versions = {each.member_id: each.weights_version for each in crowd.rosters.compute(crowd.verifiers[0]).drafters}
+    assert versions.pop("d7") == 3 and {*versions.values()} == {0}
+
+
 def test_a_drafter_that_may_no_longer_be_used_is_struck_out_of_every_roster_and_nobody_is_scored_for_it() -> None:
     crowd = Crowd()
     crowd.beat(DrafterReport("d7", 1, 200.0, 3.0))

@@ -127,3 +127,22 @@ def test_what_cannot_be_taken_is_refused_with_a_sentence(
         name = next(each.member_id for each in client.cluster().members if isinstance(each.role, DrafterInfo))
     assert run("update-weights", "nowhere", "--member", name, "--address", cluster.address) == 1
     assert f"{name}: " in capsys.readouterr().err
+
+
+def test_a_head_that_rests_since_its_target_has_other_weights_drafts_again_with_others_of_its_own(
+    weights: Path, expected: list[int]
+) -> None:
+    shutil.copytree(POCKET / "target", weights / "target", dirs_exist_ok=True)
+    verifier = {"weights_dir": weights, "dtype": "float32", "older_heads": "rest"}
+    heads = {"eagle3": weights / "eagle3-trained"}
+    with (
+        LocalCluster(
+            POCKET / "target", heads, drafters=["eagle3"], verifier=verifier, drafter={"weights_dir": weights}
+        ) as here,
+        here.client() as client,
+    ):
+        assert _accepted(client, "eagle3", expected) > 0.4
+        assert [each.version for each in client.update_weights(UpdateWeights("target"), timeout_s=120)] == [2]
+        assert not _accepted(client, "eagle3", expected), "it rests"
+        client.update_weights(UpdateWeights("eagle3-trained"), drafters=DrafterKind.EAGLE3, timeout_s=120)
+        as_soon_as(lambda: _accepted(client, "eagle3", expected) > 0.4)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from specsplit.values import Endpoint
 from specsplit_verifier.drafters import memory as drafter_memory
 from specsplit_verifier.drafters.memory import COOL_DOWN_S, FORGIVEN_S, LAST_COOL_DOWN_S, DrafterMemory
 
@@ -70,6 +73,18 @@ def test_a_drafter_that_is_lost_again_and_again_cools_down_ever_longer_until_it_
     now += FORGIVEN_S
     memory.lost("a:1", now)
     assert memory.cools_down("a:1", now + 4.9) and not memory.cools_down("a:1", now + 5.0)
+
+
+def test_a_head_that_rests_is_used_again_once_it_has_other_weights_is_lost_or_leaves() -> None:
+    memory, heads = DrafterMemory(), [Endpoint(name, f"{name}:1", weights_version=2) for name in "abcd"]
+    memory.rest(heads)
+    memory.there([*heads[:3], replace(heads[0], weights_version=0)])
+    assert [memory.cools_down(each.address, 0.0) for each in heads] == [True, True, True, False]
+    memory.there([heads[0], replace(heads[1], weights_version=3), heads[2]])
+    memory.lost("c:1", 0.0)
+    assert [memory.cools_down(each.address, COOL_DOWN_S) for each in heads] == [True, False, False, False]
+    memory.there([heads[0], heads[1]])
+    assert not memory.cools_down("b:1", 0.0), "what was said of it is older than what is known"
 
 
 def test_a_loss_that_is_said_by_several_sessions_counts_once() -> None:

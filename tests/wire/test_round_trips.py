@@ -74,7 +74,7 @@ plan_changes = st.builds(
 vocabularies = st.builds(Vocabulary, st.integers(1, 2**31), st.sampled_from(["", "ab" * 32]))
 statistics = st.builds(SpeculationStatistics, u32, u32, u32, u32, u32)
 stoppings = st.builds(Stopping, st.none() | st.integers(9, 10**6), tokens, st.booleans(), st.integers(0, 9))
-endpoints = st.builds(Endpoint, st.text(max_size=8), st.just("host:1"), needs)
+endpoints = st.builds(Endpoint, st.text(max_size=8), st.just("host:1"), needs, st.integers(0, 2**32 - 1))
 decodes = st.builds(
     DecodeRequest, st.text(max_size=9), tokens, samplings, stoppings, plan_changes, st.none() | endpoints,
     st.none() | st.integers(0, 20), st.booleans(), scope=scopes, constraint=st.none() | constraints,

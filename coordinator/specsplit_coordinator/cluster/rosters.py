@@ -39,6 +39,8 @@ class Rosters:
         """The changes of the registry, and the version of the scorer, that this version is of."""
         self._usable: Mapping[str, MemberState] = {}
         """The drafters that may be used, by member id, in order of kind, then of joining."""
+        self._weights: Mapping[str, int] = {}
+        """The version of the weights of each, by member id."""
         self._listed = set[MemberState]()
         """The drafters that are in any roster."""
         self._unreported: dict[tuple[object, ...], Mapping[str, float]] = {}
@@ -119,13 +121,15 @@ class Rosters:
         return ranking.roster
 
     def _refresh(self) -> None:
-        """Count a version if drafters have come or gone, or scores have changed."""
+        """Count a version if drafters have come, gone or other weights, or scores have changed."""
         self._scorer.refresh()
         seen = self._registry.changes, self._scorer.version
         if seen == self._seen:
             return
         usable = sorted(self._registry.usable_drafters, key=lambda drafter: KIND_ORDER.index(kind_of(drafter)))
-        if seen[1] != self._seen[1] or usable != [*self._usable.values()]:
+        updated = any(self._weights.get(drafter.member_id, 0) != drafter.weights_version for drafter in usable)
+        if updated or seen[1] != self._seen[1] or usable != [*self._usable.values()]:
+            self._weights = {drafter.member_id: drafter.weights_version for drafter in usable}
             self._usable = {drafter.member_id: drafter for drafter in usable}
             self._listed.update(usable)
             self._version += 1

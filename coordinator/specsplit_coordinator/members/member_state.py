@@ -134,6 +134,11 @@ class MemberState:
         return isinstance(self.who.role, ModelInfo)
 
     @property
+    def weights_version(self) -> int:
+        """Which weights of its model it has taken since it started, from 2 on; 0: none, so that most heartbeats bring no news of it."""
+        return version if (version := self.report.weights_version) > 1 else 0
+
+    @property
     def wave(self) -> WaveReport | None:
         """In which wave this rank of a group is, by its latest report; None for a member that is alone."""
         return None if self.group is None or self.who.group is None else self.group.report_of(self.who.group.rank)
@@ -238,7 +243,7 @@ class MemberState:
 def endpoint_of(member: MemberState) -> Endpoint:
     role = member.who.role
     if isinstance(role, DrafterInfo):
-        return Endpoint(member.member_id, member.who.address, role.features)
+        return Endpoint(member.member_id, member.who.address, role.features, member.weights_version)
     return Endpoint(member.member_id, member.who.address)
 
 

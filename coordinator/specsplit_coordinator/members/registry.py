@@ -72,8 +72,10 @@ class Registry(Observable):
 
     def on_heartbeat(self, member: MemberState, report: Heartbeat) -> None:
         """Take in the heartbeat of a member."""
-        member.last_seen_at = self.clock.now()
+        member.last_seen_at, before = self.clock.now(), member.weights_version
         member.update(report)
+        if member.weights_version != before:
+            self.notify()  # rosters tell it
         self.heartbeats += member.is_verifier
         if member.cooling_down or report.lost_drafters:
             member.cool_down(report.lost_drafters, member.last_seen_at + DRAFTER_COOL_DOWN_S)

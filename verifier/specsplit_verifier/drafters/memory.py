@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from specsplit.values import Endpoint
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
 from specsplit_verifier.sessions.wait_policy import WaitPolicy
 
@@ -29,8 +31,8 @@ class DrafterMemory:
         self._wait_policy: dict[str, WaitPolicy] = {}
         self._cooling_down: dict[str, _CoolDown] = {}
         """Drafters that were lost and still cool down."""
-        self._resting: set[str] = set()
-        """Heads that are not used until they start anew."""
+        self._resting: dict[str, int] = {}
+        """Heads that are not used until they start anew or have other weights, and the version of those that they had."""
 
     @property
     def records(self) -> Mapping[RecordKey, DrafterRecord]:
@@ -66,7 +68,7 @@ class DrafterMemory:
 
         That it is gone may be said several times, by whatever crossed with it: while it cools down nothing is new.
         """
-        self._resting.discard(address)
+        self._resting.pop(address, None)
         if self.cools_down(address, now):
             return
         self._cooling_down = {each: last for each, last in self._cooling_down.items() if last.until + FORGIVEN_S > now}
@@ -75,16 +77,17 @@ class DrafterMemory:
         self._cooling_down[address] = _CoolDown(now + seconds, seconds)
         self._wait_policy.pop(address, None)
 
-    def rest(self, addresses: Iterable[str]) -> None:
-        """Use none of these heads, which were made for weights that the target has no longer, until it is lost or leaves."""
-        self._resting = set(addresses)
+    def rest(self, heads: Iterable[Endpoint]) -> None:
+        """Use none of these heads, which were made for weights that the target has no longer, until it is lost, leaves or has others."""
+        self._resting = {each.address: each.weights_version for each in heads}
         if self._resting:
             _log.info("heads rest that were made for the weights before: %s", ", ".join(sorted(self._resting)))
 
-    def there(self, addresses: Iterable[str]) -> None:
+    def there(self, drafters: Iterable[Endpoint]) -> None:
         """These drafters alone are in the cluster now."""
-        if self._resting:
-            self._resting.intersection_update(addresses)
+        if self._resting:  # what a coordinator says of a version may be older than what another has said
+            known = {each.address: each.weights_version for each in drafters}
+            self._resting = {at: version for at, version in self._resting.items() if known.get(at, math.inf) <= version}
 
     def cools_down(self, address: str, now: float) -> bool:
         """Tell whether a drafter still cools down after a loss, or rests."""

@@ -220,8 +220,10 @@ class DrafterPool:
         return not session.refused_by(drafter.address, now) and not self._memory.cools_down(drafter.address, now)
 
     def rest_heads(self) -> None:
-        """The target has other weights: use no head that is there now, until it is lost or leaves. No session may have a drafter."""
-        self._memory.rest(each.address for each in self._roster if each.features)
+        """The target has other weights: use no head that is there now, until it has others too, is lost or leaves. No session may have a
+        drafter.
+        """
+        self._memory.rest(each for each in self._roster if each.features)
 
     def retry(self, running: Iterable[Session], now: float) -> None:
         """Look for sessions that need a drafter, from time to time and, where they are looked up for, when one was detached.
@@ -236,7 +238,7 @@ class DrafterPool:
     def roster(self, drafters: Sequence[Endpoint], running: Iterable[Session], now: float) -> None:
         """Take in which drafters there are now, and attach them to sessions that need one."""
         self._roster = drafters
-        self._memory.there(each.address for each in drafters)
+        self._memory.there(drafters)
         for session in running:
             self._replace(session, now)
 
