@@ -4,11 +4,15 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 
+import pytest
+
 from specsplit.clock import SystemClock
 from specsplit.draft_events import Close
+from specsplit.errors import Unavailable
 from specsplit.rpc import dial, wait_until_serving
 from specsplit.speculation import Grow
 from specsplit.values import Plan
@@ -75,6 +79,28 @@ def test_statistics_count_what_is_open_and_what_was_done() -> None:
     assert after.expansions >= 2
     assert after.expansion_ms > 0
     assert engine.load().steps == after.expansions
+
+
+def test_what_was_learnt_of_the_weights_before_is_forgotten_with_them() -> None:
+    table = table_of(TableProposer(lambda _: {0: 0.5}))
+    engine, learnt, copied = Engine(table, SystemClock(), Messages(), lambda: None), table.calibrations, list[int]()
+    engine.start()
+    engine.take_weights(lambda: copied.append(1)).result(WAIT_S)
+    engine.stop()
+    assert copied and table.calibrations is not learnt
+
+
+def test_an_engine_whose_weights_are_broken_ends_and_says_so() -> None:
+    def copy() -> None:
+        raise RuntimeError("the device is gone")
+
+    failed = threading.Event()
+    engine = Engine(table_of(TableProposer(lambda _: {0: 0.5})), SystemClock(), Messages(), failed.set)
+    engine.start()
+    with pytest.raises(Unavailable, match="its weights are broken: the device is gone"):
+        engine.take_weights(copy).result(WAIT_S)
+    assert failed.wait(WAIT_S)
+    engine.stop()
 
 
 PROGRAM = """
