@@ -22,7 +22,7 @@ from specsplit_coordinator.cluster.placement import (
 )
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.breaker import FIRST_COOL_DOWN_S, Breaker
-from specsplit_coordinator.members.member_state import Latest, MemberState
+from specsplit_coordinator.members.member_state import Latest, MemberState, Placed
 from specsplit_coordinator.members.registry import Registry
 
 TARGET = Vocabulary(50, "aa")
@@ -33,7 +33,12 @@ def verifier(
 ) -> MemberState:
     who = Register(name, "a:1", ModelInfo("toy", TARGET, 2048), 4)
     return MemberState(
-        who, 0.0, breaker or Breaker(ManualClock()), Latest(Heartbeat(Load(sessions=reported))), draining, running
+        who,
+        0.0,
+        breaker or Breaker(ManualClock()),
+        Latest(Heartbeat(Load(sessions=reported))),
+        draining,
+        Placed(running),
     )
 
 
@@ -45,7 +50,7 @@ def drafter(
     draining: bool = False,
 ) -> MemberState:
     who = Register(name, "a:1", DrafterInfo(kind, "", vocabulary, 512), 4)
-    return MemberState(who, 0.0, Breaker(ManualClock()), Latest(Heartbeat()), draining, running)
+    return MemberState(who, 0.0, Breaker(ManualClock()), Latest(Heartbeat()), draining, Placed(running))
 
 
 NGRAM, STANDALONE, EAGLE3 = DrafterKind.NGRAM, DrafterKind.STANDALONE, DrafterKind.EAGLE3
@@ -210,13 +215,13 @@ def test_what_was_placed_since_the_last_heartbeat_counts_against_free_pages() ->
     one, other = holding("one", free=15), holding("other", free=10, running=3)
     wanted = PlacementRequest(range(100), 50)
     assert choose_verifier([one, other], wanted) is one
-    one.reserved += [10]
+    one.placed.reserved += [10]
     assert choose_verifier([one, other], wanted) is other
 
 
 def test_a_heartbeat_forgets_no_session_that_was_placed_while_it_was_on_its_way() -> None:
     member = holding("v", free=15, running=3)
-    member.reserved += [4, 5, 6]
+    member.placed.reserved += [4, 5, 6]
     member.update(Heartbeat(Load(1, 0, 15, 1000, page_size=16)))
     assert member.reserved_pages == 11, "it counts one of the three"
     member.update(Heartbeat(Load(3, 0, 4, 1000, page_size=16)))

@@ -310,8 +310,8 @@ def test_promises_are_kept_while_more_sessions_are_on_their_way_to_a_verifier_th
     registry: Registry,
 ) -> None:
     member = registry.register(verifier("v1"))
-    member.running, member.reserved = 5, [3, 4]
+    member.running, member.placed.reserved = 5, [3, 4]
     registry.on_heartbeat(member, Heartbeat(Load(sessions=2)))
-    assert member.reserved == [3, 4]
+    assert member.placed.reserved == [3, 4]
     registry.on_heartbeat(member, Heartbeat(Load(sessions=4)))
-    assert member.reserved == [4]
+    assert member.placed.reserved == [4]

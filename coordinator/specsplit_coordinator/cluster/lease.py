@@ -22,9 +22,9 @@ class Lease:
         self._released = False
         self._answered = False
         self._on_trial = verifier.breaker.begin()
-        verifier.running += 1
         if verifier.load.page_size:
-            verifier.reserved.append(wanted.pages(verifier.load))
+            verifier.placed.reserved.append(wanted.pages(verifier.load))
+        verifier.running += 1
         if verifier.group is not None:
             verifier.group.placed()
 

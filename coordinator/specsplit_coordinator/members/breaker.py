@@ -10,6 +10,7 @@ Half open, the verifier is tried with one session at a time. Each failure in a r
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from specsplit.clock import Clock
 
@@ -27,6 +28,8 @@ class Breaker:
         """Failures in a row."""
         self._until = self._failed_at = -math.inf
         self._trial = False
+        self.on_change: Callable[[], object] = lambda: None
+        """Called when `failures` has changed."""
 
     @property
     def cool_down_s(self) -> float:
@@ -59,9 +62,12 @@ class Breaker:
         if self.cool_down_s:
             return
         self.failures += 1
+        self.on_change()
         doublings = min(self.failures - 1, _MOST_DOUBLINGS)
         self._until = self._clock.now() + min(FIRST_COOL_DOWN_S * 2**doublings, LAST_COOL_DOWN_S)
 
     def succeeded(self) -> None:
         """Note that a session got its first event, so that the verifier is well."""
-        self.failures, self._until, self._failed_at = 0, -math.inf, -math.inf
+        had_failed, self.failures, self._until, self._failed_at = self.failures > 0, 0, -math.inf, -math.inf
+        if had_failed:
+            self.on_change()

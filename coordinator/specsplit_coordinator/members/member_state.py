@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from specsplit.membership import HandOver, Heartbeat, Member, Register, WaveReport
 from specsplit.values import (
@@ -50,28 +51,51 @@ class Latest:
     """Sessions in it that other coordinators have placed; 0 if there are none to do so."""
 
 
+@dataclass(eq=False, slots=True)
+class Placed:
+    """The sessions that were placed on a member from here."""
+
+    running: int = 0
+    reserved: list[int] = field(default_factory=list[int])
+    """KV pages reserved for each session that was placed on a verifier and is not in its latest report yet, in order of placement."""
+    on_change: Callable[[], object] = lambda: None
+    """Called when `running` has changed."""
+
+
 @dataclass(eq=False)
 class MemberState:
-    """One live member. `running` is the coordinator's own count of sessions placed on it; it is ahead of what the member reports."""
+    """One live member."""
 
     who: Register
     last_seen_at: float
     breaker: Breaker
     latest: Latest = field(default_factory=Latest)
     draining: bool = False
-    running: int = 0
+    placed: Placed = field(default_factory=Placed)
     absence: Absence | None = None
     """Why the member is not there; None: it is."""
     on_lost: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
     """Called once, when the member is lost or leaves."""
     cooling_down: dict[str, float] = field(default_factory=dict[str, float])
     """Drafters that this verifier has just lost, by member id, each with the time until which it is the last choice for the verifier."""
-    reserved: list[int] = field(default_factory=list[int])
-    """KV pages reserved for each session that was placed on this verifier and is not in its latest report yet, in order of placement."""
     hand_overs: deque[HandOver] = field(default_factory=deque[HandOver])
     """Hand-overs of sessions to other drafters that this verifier has not been told of yet."""
     group: Group | None = None
     """The group that the member is a rank of; None: it is alone."""
+
+    def watch(self, callback: Callable[[MemberState], object]) -> None:
+        """Call `callback` with it whenever it gets a session, one ends, or its breaker counts another number of failures."""
+        self.placed.on_change = self.breaker.on_change = partial(callback, self)
+
+    @property
+    def running(self) -> int:
+        """The coordinator's own count of sessions placed on it; it is ahead of what the member reports."""
+        return self.placed.running
+
+    @running.setter
+    def running(self, sessions: int) -> None:
+        self.placed.running = sessions
+        self.placed.on_change()
 
     @property
     def report(self) -> Heartbeat:
@@ -146,7 +170,7 @@ class MemberState:
     @property
     def reserved_pages(self) -> int:
         """Pages that the member reported as free, and that are reserved for sessions placed since then."""
-        return sum(self.reserved)
+        return sum(self.placed.reserved)
 
     def update(self, report: Heartbeat) -> None:
         """Take in a heartbeat, and drop the reservations of the sessions that it counts.
@@ -155,9 +179,9 @@ class MemberState:
         """
         others = max(0, report.load.sessions - self.running) if report.coordinators > 1 else 0
         self.latest = Latest(report, others)
-        if self.reserved:
-            counted = len(self.reserved) - max(0, self.running - report.load.sessions)
-            del self.reserved[: max(0, counted)]
+        if reserved := self.placed.reserved:
+            counted = len(reserved) - max(0, self.running - report.load.sessions)
+            del reserved[: max(0, counted)]
 
     def cool_down(self, lost: Iterable[str], until: float) -> None:
         """Let the drafters that the verifier has just lost cool down until `until`, and forget those whose time is over."""

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from specsplit.clock import Clock
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Heartbeat, Member, Register, WaveReport
-from specsplit.values import DrafterInfo, ModelInfo, Vocabulary
+from specsplit.values import ModelInfo, Vocabulary
 from specsplit_coordinator.members.breaker import Breaker
-from specsplit_coordinator.members.compatibility import check_vocabulary, compatible_info
+from specsplit_coordinator.members.compatibility import check_vocabulary
 from specsplit_coordinator.members.groups import Groups
+from specsplit_coordinator.members.member_index import MemberIndex
 from specsplit_coordinator.members.member_state import Absence, MemberState
 from specsplit_coordinator.members.observable import Observable
 
@@ -35,6 +36,7 @@ class Registry(Observable):
         self._away: dict[str, MemberState] = {}
         """Verifiers whose Join streams have ended less than `lost_after_s` ago, by member id: their sessions may still run."""
         self._groups = Groups(clock, lost_after_s)
+        self.index = MemberIndex(vocabulary)
         self.heartbeats = 0
         """Counts the heartbeats of verifiers."""
         self.on_gone: list[Callable[[MemberState], None]] = []
@@ -52,6 +54,7 @@ class Registry(Observable):
         if isinstance(who.role, ModelInfo):
             check_vocabulary(who.member_id, who.role, self._vocabulary, self.verifiers)
         member = self._members[who.member_id] = self._returning(who) or self._admit(who)
+        self.index.enter(member)
         if (namesake := self._away.get(who.member_id)) is not None:
             self.remove(namesake, "another has its name now")
         self.notify()
@@ -74,6 +77,7 @@ class Registry(Observable):
         """Take in the heartbeat of a member."""
         member.last_seen_at, before = self.clock.now(), member.weights_version
         member.update(report)
+        self.index.update(member)
         if member.weights_version != before:
             self.notify()  # rosters tell it
         self.heartbeats += member.is_verifier
@@ -96,6 +100,7 @@ class Registry(Observable):
         member.draining = True
         if member.group is not None:
             member.group.drain()
+        self.index.update_group(member)
         self.notify()
 
     def on_stream_ended(self, member: MemberState, why: str) -> None:
@@ -106,6 +111,7 @@ class Registry(Observable):
             self.remove(member, why)
         elif not member.absent:
             self._away[member.member_id] = self._members.pop(member.member_id)
+            self.index.leave(member)
             member.absence, member.last_seen_at = Absence(why, for_good=False), self.clock.now()
             self.notify()
 
@@ -117,6 +123,7 @@ class Registry(Observable):
         member.absence = Absence(why, for_good=True)
         if member.who.group is not None:
             self._groups.lose(member.who.group)
+        self.index.leave(member)
         for on_lost in [*member.on_lost]:
             on_lost()
         for callback in self.on_gone:
@@ -144,7 +151,7 @@ class Registry(Observable):
     @property
     def verifiers(self) -> tuple[MemberState, ...]:
         """Every verifier, draining ones included, in order of joining."""
-        return tuple(member for member in self._members.values() if isinstance(member.who.role, ModelInfo))
+        return self.index.roles.verifiers
 
     @property
     def known_verifiers(self) -> tuple[MemberState, ...]:
@@ -154,7 +161,7 @@ class Registry(Observable):
     @property
     def drafters(self) -> tuple[MemberState, ...]:
         """Every drafter, draining ones included, in order of joining."""
-        return tuple(member for member in self._members.values() if isinstance(member.who.role, DrafterInfo))
+        return self.index.roles.drafters
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -175,7 +182,8 @@ class Registry(Observable):
 
     def model(self) -> ModelInfo:
         """The model that the verifiers serve; of several, that with the shortest context. Raises Unavailable if there is no verifier."""
-        models = [member.who.role for member in self.known_verifiers if isinstance(member.who.role, ModelInfo)]
+        away = (member.who.role for member in self._away.values() if isinstance(member.who.role, ModelInfo))
+        models = (*self.index.verifiers.models, *away)
         if not models:
             raise Unavailable(
                 "no verifier has joined the cluster; start one, or try again when it has loaded its model"
@@ -185,8 +193,4 @@ class Registry(Observable):
     @property
     def usable_drafters(self) -> tuple[MemberState, ...]:
         """The drafters that verifiers may use, in order of joining."""
-        return tuple(
-            member
-            for member in self.drafters
-            if compatible_info(member, self._vocabulary) and not member.closed_because
-        )
+        return tuple(member for member in self.drafters if member in self.index.drafters)
