@@ -70,7 +70,9 @@ class DeviceBatch:
         at = self._filtered[owners].nonzero()[0]
         of_filtered = owners[at]
         filters = at, self._counts[of_filtered], self._numbers[of_filtered, 1], self._numbers[of_filtered, 2]
-        return UnsentColumns(self._numbers[owners, 0], self._streams[owners], filters if len(at) else None)
+        ranks = (filters[1] < _ALL).astype(np.int64) + (filters[2] < 1)
+        columns = self._numbers[owners, 0], self._streams[owners]
+        return UnsentColumns(*columns, filters, int(ranks.max())) if len(at) else UnsentColumns(*columns, None)
 
 
 class UnsentColumns(NamedTuple):
@@ -79,11 +81,12 @@ class UnsentColumns(NamedTuple):
     temperatures: Floats
     streams: Ints
     filters: tuple[Ints, Ints, Floats, Floats] | None
+    ranks: int = 0
 
     def sent(self, upload: UploadArray) -> Columns:
         """Send all columns with `upload`."""
         filters = None if self.filters is None else tuple(upload(each) for each in self.filters)
-        return Columns(upload(self.temperatures), upload(self.streams), filters)
+        return Columns(upload(self.temperatures), upload(self.streams), filters, self.ranks)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +112,8 @@ class Columns:
     """int64 [R]"""
     filters: Sequence[Tensor] | None
     """[F] each: which rows, top_k, top_p, the logarithm of min_p; see `bars`. None: no row has any."""
+    ranks: int = 0
+    """Of top_k and top_p, how many a row has at most."""
 
     def pick(self, logits: Tensor, positions: Tensor) -> Tensor:
         """Pick from each row of logits [R, V] the token at positions int64 [R]: int64 [R]; -1 for a row without a pick."""
@@ -116,7 +121,7 @@ class Columns:
             excluded = torch.full_like(self.temperatures, -torch.inf)
         else:
             at, *filters = self.filters
-            excluded = bars(logits, at, self.temperatures, *filters)
+            excluded = bars(logits, at, self.temperatures, *filters, self.ranks)
         return picks(logits, self.temperatures, self.streams, positions, excluded)
 
 

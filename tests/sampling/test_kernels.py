@@ -11,6 +11,7 @@ import triton.language as tl
 from hypothesis import given, settings
 
 from specsplit.sampling import gumbel
+from specsplit.sampling.device import DeviceBatch
 from specsplit.sampling.kernels import noise, obstacle
 from specsplit.sampling.noise import signed
 from specsplit.speculation import Draft
@@ -71,6 +72,36 @@ def test_bars_let_in_what_sorting_lets_in(dtype: torch.dtype) -> None:
     both = Sampling(0.7, top_k=30, top_p=0.6), Sampling(0.7, top_k=30, top_p=0.99, min_p=0.2)
     whole = Sampling(1.0, top_p=5e-324), Sampling(1.0, top_k=2**32 - 1), Sampling(1e-30, top_p=0.9)
     check_bars(logits, [*FILTERED, *both, *whole], CPU)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_bars_of_rows_that_many_programs_share_are_the_same_whoever_has_what(dtype: torch.dtype) -> None:
+    """Three parts of a row, the last of them short; the likeliest tokens in one, in all, or tied in all."""
+    logits = torch.randn(6, 9000, generator=torch.Generator().manual_seed(6)) * 2
+    logits[1, 4096:] = -torch.inf
+    logits[2, 8990:] += 20
+    logits[3] = logits[3].round()
+    logits[4, ::1000] = 9.5
+    logits[5] = 0.25
+    asked = [
+        *FILTERED,
+        Sampling(0.7, top_k=30, top_p=0.6),
+        Sampling(0.7, top_k=5, top_p=0.999, min_p=1e-4),
+        Sampling(1.0, top_k=8999),
+        Sampling(1.0, top_p=0.999),
+    ]
+    for sampling in asked:
+        check_bars(logits.to(dtype), [sampling] * len(logits), CPU)
+
+
+@pytest.mark.parametrize("ranks", [0, 1, 2])
+def test_no_more_kernels_are_launched_than_the_filters_of_a_step_need(ranks: int) -> None:
+    filters = [{"min_p": 0.1}, {"top_p": 0.8}, {"top_k": 9, "top_p": 0.8}][: ranks + 1]
+    samplings = [Sampling(1.0, **each) for each in filters]  # pyright: ignore[reportArgumentType]
+    rows = DeviceBatch(samplings, 300, CPU).rows(range(len(samplings)))
+    assert rows.columns.ranks == ranks
+    logits = torch.randn(len(samplings), 300, generator=torch.Generator().manual_seed(7))
+    check_picks(Rows(samplings, [*range(len(samplings))], [3] * len(samplings), [[]] * len(samplings), logits), CPU)
 
 
 @triton.jit

@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("triton", reason="triton is not installed")
 
 COMPILE = """
+import sys
+
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
@@ -21,28 +23,37 @@ from specsplit.sampling.kernels import filtering, picking, walking
 TYPES = {
     picking._best_of_block: "*bf16 i32 *fp32 *i64 *i64 *fp32 *fp32 *i32 i32",
     picking._best_of_row: "*fp32 *i32 *i64 i32",
-    filtering._bar_of_row: "*bf16 i32 *i64 *fp32 *i64 *fp32 *fp32 *fp32 i32",
+    filtering._largest_of_part: "*bf16 i32 *i64 *fp32 i32",
+    filtering._weigh_part: "*bf16 i32 *i64 *fp32 *fp32 *i32 *i32 *fp32 *fp32 *i64 *fp32 i32 i32",
+    filtering._bar_of_row: "*i64 *fp32 *fp32 *i32 *i32 *fp32 *fp32 *i64 *fp32 *fp32 *fp32 i32 i32 i32",
     walking._walk: "*i64 *i64 *i64 *i64 *i64 *i64 *i64 i32",
     compaction._compact: "*bf16 *i32 i32 *i64 *i64 *i64 *i64 i32 i32 i32 i32",
 }
-CONSTANTS = {"BLOCK": 1024, "BLOCKS": 128, "UNUSED": 16, "WIDTH": 256}
+CONSTANTS = {"BLOCK": 512, "BLOCKS": 128, "UNUSED": 16, "WIDTH": 256, "PART": 4096, "PARTS": 32, "DIGITS": 4}
+ARCHITECTURE = int(sys.argv[1])
 
 for kernel, types in TYPES.items():
     constants = {name: CONSTANTS[name] for name in kernel.arg_names if name in CONSTANTS}
     signature = dict(zip(kernel.arg_names, [*types.split(), *["constexpr"] * len(constants)], strict=True))
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    made = compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": False})
+    made = compile(source, target=GPUTarget("cuda", ARCHITECTURE, 32), options={"enable_fp_fusion": False})
     print(kernel.__name__, *(line.split()[0] for line in made.asm["ptx"].splitlines() if "\\tdiv." in line))
 """
 
 
 @pytest.mark.slow
-def test_every_kernel_compiles_for_a_gpu_and_divides_as_ieee_754_has_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_every_kernel_compiles_for_a_gpu_and_divides_as_ieee_754_has_it(architecture: int, tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False, timeout=110
+        [sys.executable, "-c", COMPILE, str(architecture)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr
     compiled = {name: set(divisions) for name, *divisions in map(str.split, done.stdout.splitlines())}
-    assert len(compiled) == 5
-    assert compiled["_best_of_block"] == compiled["_bar_of_row"] == {"div.rn.f32"}
+    assert len(compiled) == 7
+    assert compiled["_best_of_block"] == compiled["_weigh_part"] == compiled["_bar_of_row"] == {"div.rn.f32"}
