@@ -121,7 +121,7 @@ class Columns:
             excluded = torch.full_like(self.temperatures, -torch.inf)
         else:
             at, *filters = self.filters
-            excluded = bars(logits, at, self.temperatures, *filters, self.ranks)
+            excluded = bars(logits, at, self.temperatures, *filters, ranks=self.ranks)
         return picks(logits, self.temperatures, self.streams, positions, excluded)
 
 

@@ -58,11 +58,17 @@ def bars(
     state = (largest, weights, *keys.unbind(), wanted, temperatures, counts, masses)
     sizes = {"BLOCK": min(_BLOCK, triton.next_power_of_2(vocab)), "PART": _PART}
     combined = {"PARTS": triton.next_power_of_2(parts), "DIGITS": (32 - unused) // 4}
-    _largest_of_part[filtered, parts](*row, largest, vocab, **sizes, **EXACT, **_WIDE)
+    first, weigh, last = _kernels()
+    first[filtered, parts](*row, largest, vocab, **sizes, **EXACT, **_WIDE)
     for number in range(rounds):
-        _weigh_part[filtered, parts](*row, *state, vocab, number, **sizes, **combined, **EXACT, **_WIDE)
-    _bar_of_row[(filtered,)](at, *state, margins, found, vocab, rounds, parts, UNUSED=unused, **combined, **EXACT)
+        weigh[filtered, parts](*row, *state, vocab, number, **sizes, **combined, **EXACT, **_WIDE)
+    last[(filtered,)](at, *state, margins, found, vocab, rounds, parts, UNUSED=unused, **combined, **EXACT)
     return found
+
+
+def _kernels() -> tuple[Any, Any, Any]:
+    """The kernels in order, without types: triton has none for a launch."""
+    return _largest_of_part, _weigh_part, _bar_of_row
 
 
 @triton.jit(do_not_specialize_on_alignment=["at"])
