@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME] [--quick]`.
 
-NAME: step_overhead, overlap, speedup, acceptance, drafters, features, members, edge, telemetry, trees, targets, startup, lookup, harm,
-distance, grammars or, by default, all.
+NAME: step_overhead, overlap, speedup, acceptance, drafters, features, members, placement, edge, telemetry, trees, targets, startup, lookup,
+harm, distance, grammars or, by default, all.
 
 Or `lab`, `adaptive`, `ranks`, `fire`, `gpu` or `peers`, which have options of their own.
 """
@@ -24,6 +24,7 @@ NAMES = (
     "drafters",
     "features",
     "members",
+    "placement",
     "edge",
     "telemetry",
     "trees",

@@ -105,6 +105,8 @@ class Heartbeat:
     """1 for the weights that its model began with, and one more for every update; 0: it has none, or does not tell."""
     coordinators: int = 0
     """Coordinators that it is joined to, the one that is told among them; 0: a member of an older build, which has one."""
+    home: bool = False
+    """True where the coordinator that is told is the member's home, of those that it is joined to."""
 
 
 class RankState(StrEnum):

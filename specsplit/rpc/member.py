@@ -143,7 +143,7 @@ class Membership:
                 sent_wave = wave
                 yield wave
             lost = standing.unsent(sent_lost)
-            yield standing.heartbeat([*lost], interval_s)
+            yield standing.heartbeat([*lost], interval_s, self._coordinator)
             sent_lost = standing.remembered(sent_lost | lost)
             self._retry.stays()
             await self._pause(interval_s)

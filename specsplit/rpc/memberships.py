@@ -139,8 +139,8 @@ class Memberships:
         _log.info("a coordinator is gone, as its name says", extra=fields(coordinator=address))
 
     def _on_change(self) -> None:
-        self._standing.coordinators = sum(each.joined for each in self._memberships)
-        (self._joined.set if self._standing.coordinators else self._joined.clear)()
+        self._standing.joined = tuple(name for name, each in self._running.items() if each.membership.joined)
+        (self._joined.set if self._standing.joined else self._joined.clear)()
 
     def _excused(self) -> bool:
         """True if every coordinator that may place sessions on it knows that it leaves."""

@@ -9,6 +9,7 @@ from itertools import islice
 from specsplit.clock import Clock
 from specsplit.membership import Heartbeat, Register, WaveReport
 from specsplit.ranks.rank import Rank
+from specsplit.rpc.home import home_of
 from specsplit.values import Load, Plan, SpeculationReport
 from specsplit.wire.limits import MAX_MEMBERS
 
@@ -40,8 +41,8 @@ class Standing:
         """`rank`: as which it belongs to a group; None: it is alone."""
         self.register = register if rank is None else replace(register, group=rank.group)
         self.draining = False
-        self.coordinators = 0
-        """How many it is joined to."""
+        self.joined: Sequence[str] = ()
+        """The coordinators that it is joined to."""
         self._sources = sources
         self._rank = rank
         self._clock = clock
@@ -50,15 +51,16 @@ class Standing:
         self._lost: dict[str, float] = {}
         """Drafters that were lost lately, by member id, and when."""
 
-    def heartbeat(self, lost: Sequence[str], interval_s: float) -> Heartbeat:
+    def heartbeat(self, lost: Sequence[str], interval_s: float, coordinator: str) -> Heartbeat:
         """How the member fares, and which drafters it lost, for a coordinator that is told every `interval_s`.
 
-        What was made for another one less than half of that ago is told again: several cost no more than two.
+        The home of the member is told what is true now. Others are told again what was made less than half of that ago: however many there
+        are, they cost no more than three reports in an interval.
         """
-        now = self._clock.now()
-        if self.coordinators <= 1 or self._made_at is None or now - self._made_at >= interval_s / 2:
+        now, home = self._clock.now(), coordinator == home_of(self.register.member_id, self.joined)
+        if home or self._made_at is None or now - self._made_at >= interval_s / 2:
             self._made, self._made_at = self._sources.heartbeat(), now
-        return replace(self._made, lost_drafters=tuple(lost), coordinators=self.coordinators)
+        return replace(self._made, lost_drafters=tuple(lost), coordinators=len(self.joined), home=home)
 
     def wave(self) -> WaveReport | None:
         """Where it stands as a rank of a group."""

@@ -43,7 +43,7 @@ class RegisterReport(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., address: _Optional[str] = ..., verifier: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.DrafterInfo, _Mapping]] = ..., max_sessions: _Optional[int] = ..., controllers: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[_common_pb2.GroupRank, _Mapping]] = ..., build: _Optional[str] = ..., host: _Optional[_Union[_common_pb2.Host, _Mapping]] = ...) -> None: ...
 
 class HeartbeatReport(_message.Message):
-    __slots__ = ("load", "lost_drafters", "plan", "speculation", "prefixes", "weights_version", "coordinators")
+    __slots__ = ("load", "lost_drafters", "plan", "speculation", "prefixes", "weights_version", "coordinators", "home")
     LOAD_FIELD_NUMBER: _ClassVar[int]
     LOST_DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class HeartbeatReport(_message.Message):
     PREFIXES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_VERSION_FIELD_NUMBER: _ClassVar[int]
     COORDINATORS_FIELD_NUMBER: _ClassVar[int]
+    HOME_FIELD_NUMBER: _ClassVar[int]
     load: _common_pb2.Load
     lost_drafters: _containers.RepeatedScalarFieldContainer[str]
     plan: _common_pb2.Plan
@@ -58,7 +59,8 @@ class HeartbeatReport(_message.Message):
     prefixes: _containers.RepeatedScalarFieldContainer[int]
     weights_version: int
     coordinators: int
-    def __init__(self, load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., lost_drafters: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ..., prefixes: _Optional[_Iterable[int]] = ..., weights_version: _Optional[int] = ..., coordinators: _Optional[int] = ...) -> None: ...
+    home: bool
+    def __init__(self, load: _Optional[_Union[_common_pb2.Load, _Mapping]] = ..., lost_drafters: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationReport, _Mapping]] = ..., prefixes: _Optional[_Iterable[int]] = ..., weights_version: _Optional[int] = ..., coordinators: _Optional[int] = ..., home: bool = ...) -> None: ...
 
 class DrainingReport(_message.Message):
     __slots__ = ()

@@ -170,6 +170,7 @@ def _heartbeat_to_wire(report: Heartbeat) -> pb.HeartbeatReport:
         prefixes=report.prefixes,
         weights_version=report.weights_version,
         coordinators=report.coordinators,
+        home=report.home,
     )
 
 
@@ -178,4 +179,5 @@ def _heartbeat_from_wire(message: pb.HeartbeatReport) -> Heartbeat:
     report = speculation.report_from_wire(message.speculation) if message.HasField("speculation") else None
     lost, prefixes = tuple(message.lost_drafters), tuple(message.prefixes)
     weights, coordinators = message.weights_version, message.coordinators
-    return Heartbeat(common.load_from_wire(message.load), lost, plan, report, prefixes, weights, coordinators)
+    load = common.load_from_wire(message.load)
+    return Heartbeat(load, lost, plan, report, prefixes, weights, coordinators, message.home)

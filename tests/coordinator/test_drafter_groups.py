@@ -8,7 +8,7 @@ from specsplit.clock import ManualClock
 from specsplit.errors import Unavailable
 from specsplit.membership import GroupRank, Register, WaveReport
 from specsplit.values import DrafterInfo, DrafterKind, ModelInfo, Vocabulary
-from specsplit_coordinator.cluster.placement import choose_drafter
+from specsplit_coordinator.cluster.drafter_placement import choose_drafter
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission

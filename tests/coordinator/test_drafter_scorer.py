@@ -23,6 +23,7 @@ from specsplit.values import (
     SpeculationReport,
     Vocabulary,
 )
+from specsplit_coordinator.cluster.drafter_placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPlacement
 from specsplit_coordinator.cluster.drafter_scorer import (
     GUESS_STEPS,
     GUESSES,
@@ -33,7 +34,6 @@ from specsplit_coordinator.cluster.drafter_scorer import (
     DrafterStats,
     score,
 )
-from specsplit_coordinator.cluster.placement import EXPLORE_EVERY, NO_DRAFTER, DrafterPlacement
 from specsplit_coordinator.cluster.rebalancer import EVERY_S, NEVER_BACK_S, Rebalancer
 from specsplit_coordinator.cluster.rosters import MARGIN, Rosters, reordered
 from specsplit_coordinator.members.group import Group

@@ -17,8 +17,8 @@ from specsplit.requests import GenerateEvent
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, SpeculationStatistics, TraceScope
+from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
-from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.edge.telemetry import subscribe
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry

@@ -11,10 +11,10 @@ from specsplit.errors import Unavailable
 from specsplit.membership import Heartbeat, Register
 from specsplit.prefix import first_marks
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Plan, SpeculationReport, Vocabulary, pages_held
+from specsplit_coordinator.cluster.drafter_placement import choose_drafter
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.placement import (
     better_verifier,
-    choose_drafter,
     choose_verifier,
     has_other,
     pages_known,
@@ -142,7 +142,7 @@ def test_a_wish_for_a_kind_gets_that_kind_however_busy_it_is(wish: DrafterKind) 
 
 def test_a_drafter_is_full_by_what_it_says_too_since_verifiers_replace_lost_ones_by_themselves() -> None:
     full, other = drafter("full", STANDALONE), drafter("other", NGRAM)
-    full.latest = Latest(Heartbeat(Load(sessions=4)))
+    full.update(Heartbeat(Load(sessions=4)))
     assert not full.has_free_place and chosen([full, other]) == "other"
 
 

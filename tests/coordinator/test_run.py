@@ -17,8 +17,8 @@ from specsplit.observe import TraceContext, Tracing
 from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import Load, ModelInfo, SpeculationStatistics, TraceScope
+from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
-from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission

@@ -142,7 +142,7 @@ async def test_a_member_registers_first_and_then_reports_its_load_again_and_agai
         assert member.joined
         assert await script.next_report() == REGISTER
         for _ in range(3):
-            assert await script.next_report() == Heartbeat(Load(sessions=3), coordinators=1)
+            assert await script.next_report() == Heartbeat(Load(sessions=3), coordinators=1, home=True)
 
 
 async def test_directives_reach_the_member() -> None:
@@ -204,8 +204,8 @@ async def test_a_lost_drafter_is_reported_once() -> None:
         heartbeat = await script.next_report(
             lambda report: isinstance(report, Heartbeat) and bool(report.lost_drafters)
         )
-        assert heartbeat == Heartbeat(Load(sessions=3), ("drafter-9",), coordinators=1)
-        assert await script.next_report() == Heartbeat(Load(sessions=3), coordinators=1)
+        assert heartbeat == Heartbeat(Load(sessions=3), ("drafter-9",), coordinators=1, home=True)
+        assert await script.next_report() == Heartbeat(Load(sessions=3), coordinators=1, home=True)
 
 
 async def test_a_draining_member_says_so_and_goes_on_reporting() -> None:

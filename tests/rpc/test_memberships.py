@@ -16,6 +16,7 @@ from specsplit.membership import Drain, Draining, Heartbeat, Register, Report, R
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.rank import Rank
 from specsplit.rpc.coordinators import Coordinators, look_up
+from specsplit.rpc.home import home_of
 from specsplit.rpc.memberships import Memberships
 from specsplit.rpc.standing import Sources, Standing
 from specsplit.settings.addresses import Addresses
@@ -71,9 +72,10 @@ async def test_every_coordinator_of_a_list_is_joined_and_each_is_told_how_many_t
         coordinating(scripts[1]) as second,
         running(Memberships(Coordinators(f"{first},{second}"), REGISTER, lambda: Load(sessions=3))) as member,
     ):
-        for script in scripts:
+        home = home_of(REGISTER.member_id, (first, second))
+        for script, address in zip(scripts, (first, second), strict=True):
             assert await script.next_report() == REGISTER
-            assert await counted(script, 2) == Heartbeat(Load(sessions=3), coordinators=2)
+            assert await counted(script, 2) == Heartbeat(Load(sessions=3), coordinators=2, home=address == home)
         assert member.joined
 
 
@@ -155,18 +157,24 @@ async def test_a_rank_may_leave_once_every_coordinator_that_it_is_joined_to_know
         assert member.dismissed
 
 
-def test_a_report_is_made_twice_in_an_interval_at_most_however_many_are_told() -> None:
+def test_the_home_is_told_what_is_new_and_others_cost_two_reports_in_an_interval_however_many_they_are() -> None:
     made = count(1)
     clock = Ticking()
     standing = Standing(REGISTER, Sources(lambda: Load(sessions=next(made)), None, None, tuple), None, clock)
-    standing.coordinators = 8
-    told: list[int] = []
-    for _ in range(80):  # 8 coordinators in turn, each every second
+    standing.joined = [f"coordinator-{number}:1" for number in range(8)]
+    told: list[Heartbeat] = []
+    for number in range(80):  # in turn, each every second
         clock.time += 1 / 8
-        told.append(standing.heartbeat((), 1.0).load.sessions)
-    assert told == sorted(told) and max(told) == 20
-    standing.coordinators = 1
-    assert [standing.heartbeat((), 1.0).load.sessions for _ in range(2)] == [21, 22], "of one each is new"
+        told.append(standing.heartbeat((), 1.0, standing.joined[number % 8]))
+    sessions = [report.load.sessions for report in told]
+    assert sessions == sorted(sessions) and max(sessions) <= 30
+    homes = {number % 8 for number, report in enumerate(told) if report.home}
+    assert len(homes) == 1 and sum(report.home for report in told) == 10
+    assert all(number == 0 or sessions[number] > sessions[number - 1] for number in range(80) if told[number].home)
+    standing.joined = standing.joined[:1]
+    alone = [standing.heartbeat((), 1.0, standing.joined[0]) for _ in range(2)]
+    assert [report.load.sessions for report in alone] == [max(sessions) + 1, max(sessions) + 2], "of one each is new"
+    assert all(report.home for report in alone)
 
 
 class Ticking:

@@ -13,7 +13,7 @@ import pytest
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Result
 from specsplit.values import DrafterReport, PlanChanges
-from specsplit_coordinator.cluster.placement import EXPLORE_EVERY
+from specsplit_coordinator.cluster.drafter_placement import EXPLORE_EVERY
 from tests.support.scrape import Places
 
 from .conftest import PACED, as_soon_as, eventually, letters

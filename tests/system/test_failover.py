@@ -22,8 +22,8 @@ from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import Adaptive, TraceScope, Usage
+from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
-from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission

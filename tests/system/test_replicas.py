@@ -14,6 +14,7 @@ from specsplit.cli.local import Child, LocalCluster
 from specsplit.client import Client
 from specsplit.client.result import Gatherer
 from specsplit.requests import Delta, Done, GenerateEvent
+from specsplit.rpc.home import home_of
 from specsplit.values import PlanChanges
 from tests.support.torchrun import forked_torchrun
 from tests.system.conftest import SERIAL, as_soon_as, empty, eventually
@@ -142,6 +143,25 @@ def test_the_latest_order_holds_whichever_coordinator_was_told_and_is_over_with_
             return plan is not None and plan.num_steps == 2
 
         as_soon_as(second_holds)
+
+
+@pytest.mark.timeout(300)
+def test_an_idle_verifier_gets_the_sessions_of_the_coordinator_that_is_its_home() -> None:
+    with replicas((), verifiers=3) as both:
+        addresses = both.addresses.split(",")
+        verifiers = [member.member_id for member in both.clients[0].cluster().members]
+        homes = {name: home_of(name, addresses) for name in verifiers}
+
+        def verifier_of(client: Client) -> str:
+            return client.generate(PROMPT, max_tokens=2, plan=SERIAL).done.verifier
+
+        for client, address in zip(both.clients, addresses, strict=True):
+            own = {name for name in verifiers if homes[name] == address} or {*verifiers}
+            as_soon_as(lambda client=client, own=own: verifier_of(client) in own)  # once all have reported to both
+            assert {verifier_of(client) for _ in range(6)} <= own
+        both.other.kill()
+        eventually(lambda: both.clients[0].cluster().coordinators == 1)
+        assert verifier_of(both.clients[0]) in verifiers
 
 
 @pytest.mark.slow

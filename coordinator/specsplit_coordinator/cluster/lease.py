@@ -22,8 +22,7 @@ class Lease:
         self._released = False
         self._answered = False
         self._on_trial = verifier.breaker.begin()
-        if verifier.load.page_size:
-            verifier.placed.reserved.append(wanted.pages(verifier.load))
+        verifier.placed.reserved.append(wanted.pages(verifier.load) if verifier.load.page_size else 0)
         verifier.running += 1
         if verifier.group is not None:
             verifier.group.placed()

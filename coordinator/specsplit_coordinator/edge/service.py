@@ -28,8 +28,8 @@ from specsplit.settings import CoordinatorSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import cluster_pb2_grpc, coordinator_pb2_grpc
 from specsplit.vllm_engine.servicer import VllmEngineServicer
+from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
-from specsplit_coordinator.cluster.placement import DrafterPlacement
 from specsplit_coordinator.cluster.rebalancer import Rebalancer
 from specsplit_coordinator.cluster.roster_updater import RosterUpdater
 from specsplit_coordinator.cluster.rosters import Rosters

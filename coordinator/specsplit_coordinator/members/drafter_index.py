@@ -16,6 +16,7 @@ class DrafterIndex:
 
     def __init__(self, target: Vocabulary) -> None:
         self._target = target
+        self._by_name: dict[str, MemberState] = {}
         self._open: dict[DrafterKind, Urn[MemberState]] = {kind: Urn() for kind in DrafterKind}
         self._with_room: dict[DrafterKind, Urn[MemberState]] = {kind: Urn() for kind in DrafterKind}
 
@@ -26,8 +27,16 @@ class DrafterIndex:
         """Note how a drafter fares now, or that it is gone."""
         usable = present and not drafter.closed_because and compatible_info(drafter, self._target) is not None
         kind = kind_of(drafter)
+        if usable:
+            self._by_name[drafter.member_id] = drafter
+        elif self._by_name.get(drafter.member_id) is drafter:
+            del self._by_name[drafter.member_id]
         self._open[kind].hold(drafter, held=usable)
         self._with_room[kind].hold(drafter, held=usable and drafter.has_free_place)
+
+    def get(self, member_id: str) -> MemberState | None:
+        """The drafter of this name, if there is one."""
+        return self._by_name.get(member_id)
 
     def count(self, kinds: Collection[DrafterKind]) -> int:
         """How many there are of these kinds."""

@@ -47,8 +47,8 @@ class Latest:
     """The member's latest heartbeat."""
 
     report: Heartbeat = field(default_factory=Heartbeat)
-    elsewhere: int = 0
-    """Sessions in it that other coordinators have placed; 0 if there are none to do so."""
+    others: int = 0
+    """Sessions in it that are not from here, or were and are over."""
 
 
 @dataclass(eq=False, slots=True)
@@ -57,7 +57,8 @@ class Placed:
 
     running: int = 0
     reserved: list[int] = field(default_factory=list[int])
-    """KV pages reserved for each session that was placed on a verifier and is not in its latest report yet, in order of placement."""
+    """KV pages for each session that was placed on a verifier and is not in its latest report yet, in order of placement; 0 for a session
+    of a verifier that has not told the size of its pages."""
     on_change: Callable[[], object] = lambda: None
     """Called when `running` has changed."""
 
@@ -104,8 +105,18 @@ class MemberState:
 
     @property
     def elsewhere(self) -> int:
-        """Sessions that other coordinators have placed on it, as of its latest report."""
-        return self.latest.elsewhere
+        """Sessions that other coordinators have placed on it, as of its latest report; 0 if there are none to do so."""
+        return self.latest.others if self.shared else 0
+
+    @property
+    def shared(self) -> bool:
+        """True if other coordinators place sessions on it too."""
+        return self.report.coordinators > 1
+
+    @property
+    def at_home(self) -> bool:
+        """True if this coordinator should place most of its sessions: it is the only one, or the one that the member calls its home."""
+        return self.report.home or not self.shared
 
     @property
     def prefixes(self) -> tuple[int, ...]:
@@ -177,8 +188,7 @@ class MemberState:
 
         The sessions that it does not count are those placed last, while it was on its way.
         """
-        others = max(0, report.load.sessions - self.running) if report.coordinators > 1 else 0
-        self.latest = Latest(report, others)
+        self.latest = Latest(report, max(0, report.load.sessions - self.running))
         if reserved := self.placed.reserved:
             counted = len(reserved) - max(0, self.running - report.load.sessions)
             del reserved[: max(0, counted)]
@@ -194,8 +204,8 @@ class MemberState:
 
     @property
     def sessions(self) -> int:
-        """Sessions on the member: its own count, or those placed from here and by other coordinators, whichever is higher."""
-        return max(self.running + self.elsewhere, self.load.sessions)
+        """Sessions on the member: those that were placed from here, and what its latest report had beside them."""
+        return self.running + self.latest.others
 
     @property
     def busy(self) -> float:

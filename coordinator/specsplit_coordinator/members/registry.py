@@ -51,7 +51,7 @@ class Registry(Observable):
         if taken is not None:
             problem = f"{who.member_id!r} is already in the cluster, at {taken.who.address}; choose another name"
             raise InvalidRequest("register.member_id", problem)
-        if isinstance(who.role, ModelInfo):
+        if isinstance(who.role, ModelInfo) and who.role not in self.index.verifiers.models:
             check_vocabulary(who.member_id, who.role, self._vocabulary, self.verifiers)
         member = self._members[who.member_id] = self._returning(who) or self._admit(who)
         self.index.enter(member)

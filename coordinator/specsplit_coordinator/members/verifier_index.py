@@ -22,6 +22,7 @@ class _Counted:
 
     free: int = 0
     sessions: int = 0
+    own: int = 0
     places: int = 0
     page_size: int = 0
     prefixes: tuple[int, ...] = ()
@@ -39,6 +40,8 @@ class VerifierIndex:
         """Verifiers that take sessions, full ones included."""
         self.with_room: Urn[MemberState] = Urn()
         """Verifiers that take sessions and have a free place."""
+        self.at_home: Urn[MemberState] = Urn()
+        """Verifiers with a free place whose home this coordinator is."""
         self.failing: Urn[MemberState] = Urn()
         """Verifiers that take sessions, have failed one, and have answered none since."""
         self.prefixes = PrefixIndex()
@@ -47,7 +50,9 @@ class VerifierIndex:
         self._models: Counter[ModelInfo] = Counter()
         self._page_sizes: Counter[int] = Counter()
         self.sessions = 0
-        """Sessions on those that take more, whoever has placed them."""
+        """Sessions on verifiers that take sessions, whoever has placed them."""
+        self.own = 0
+        """Sessions on them that were placed from here."""
         self.places = 0
         """Places of those that take sessions."""
 
@@ -92,6 +97,7 @@ class VerifierIndex:
     def _sum_up(self, before: _Counted, now: _Counted) -> None:
         self._free += now.free - before.free
         self.sessions += now.sessions - before.sessions
+        self.own += now.own - before.own
         self.places += now.places - before.places
         if now.page_size != before.page_size:
             self._page_sizes[before.page_size] -= 1
@@ -100,6 +106,7 @@ class VerifierIndex:
     def _sort(self, verifier: MemberState, now: _Counted) -> None:
         self.open.hold(verifier, held=now.places > 0)
         self.with_room.hold(verifier, held=now.free > 0)
+        self.at_home.hold(verifier, held=now.free > 0 and verifier.at_home)
         self.failing.hold(verifier, held=now.places > 0 and verifier.breaker.failures > 0)
 
 
@@ -114,6 +121,5 @@ def _count(verifier: MemberState) -> _Counted:
     if verifier.closed_because:
         return NOTHING
     load = verifier.load
-    return _Counted(
-        verifier.free_places, verifier.sessions, verifier.who.max_sessions, load.page_size, verifier.prefixes
-    )
+    sessions, places = verifier.sessions, verifier.who.max_sessions
+    return _Counted(verifier.free_places, sessions, verifier.running, places, load.page_size, verifier.prefixes)

@@ -18,8 +18,9 @@ from contextlib import AbstractContextManager
 
 from specsplit.errors import SpecsplitError, Unavailable
 from specsplit_coordinator.cluster.lease import Lease, Leases
-from specsplit_coordinator.cluster.placement import better_verifier, choose_verifier, free_places
+from specsplit_coordinator.cluster.placement import free_places
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
+from specsplit_coordinator.cluster.verifier_placement import VerifierPlacement
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.fair_queue import FairQueue, QueueOwner
@@ -40,6 +41,7 @@ class Admission:
     ) -> None:
         """`failover_s`: how long a session that had a place before waits while no verifier takes sessions."""
         self._registry = registry
+        self._placement = VerifierPlacement(registry)
         self._failover_s = failover_s
         self._waiting: FairQueue[Waiter] = FairQueue()
         self.leases = Leases(self.serve_waiting)
@@ -108,7 +110,7 @@ class Admission:
 
     def acquire_elsewhere(self, preempted_by: MemberState, wanted: PlacementRequest) -> Lease | None:
         """Grant a session that was preempted a lease on another verifier with the pages for it; None if there is none."""
-        verifier = better_verifier(self._registry.verifiers, preempted_by, wanted)
+        verifier = self._placement.better(preempted_by, wanted)
         return None if verifier is None else self.leases.grant(verifier, wanted)
 
     async def idle(self) -> None:
@@ -140,7 +142,7 @@ class Admission:
         try:
             sound_s = self._registry.lost_after_s if waiter.again else None
             patient = waiter.again or self._registry.awaited
-            verifier = choose_verifier(self._registry.verifiers, waiter.wanted, sound_s=sound_s, patient=patient)
+            verifier = self._placement.choose(waiter.wanted, sound_s=sound_s, patient=patient)
         except Unavailable as error:
             if self._registry.awaited or (waiter.again and self._absent_for(waiter) < self._failover_s):
                 return None

@@ -21,7 +21,7 @@ from specsplit.generation.prompt import PromptReader
 from specsplit.requests import Delta, GenerateEvent, GenerateRequest
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import ModelInfo
-from specsplit_coordinator.cluster.placement import check_wish, choose_drafter
+from specsplit_coordinator.cluster.drafter_placement import check_drafters, check_wish
 from specsplit_coordinator.requests.caps import Caps
 from specsplit_coordinator.requests.fair_queue import QueueOwner
 from specsplit_coordinator.requests.quotas import Quotas
@@ -136,9 +136,7 @@ class Generator:
         vocabulary = self._tokenizer.vocabulary
         check_request(request, vocabulary)
         target = self._cluster.registry.model()
-        registry = self._cluster.registry
-        looks_up = any(verifier.looks_up for verifier in registry.verifiers)
-        choose_drafter(registry.drafters, request.drafter, vocabulary, looks_up=looks_up)
+        check_drafters(self._cluster.registry, request.drafter, vocabulary)
         return target
 
     def _permit(self, logged: LoggedRequest, owner: QueueOwner) -> AbstractContextManager[None]:

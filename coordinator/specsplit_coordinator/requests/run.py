@@ -21,8 +21,9 @@ from specsplit.observe import TraceContext, fields
 from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Preempted, Tokens
 from specsplit.values import FailoverCause, FinishReason, PromptLogprobs, Vocabulary
+from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
 from specsplit_coordinator.cluster.lease import Lease
-from specsplit_coordinator.cluster.placement import DrafterPlacement, has_other
+from specsplit_coordinator.cluster.placement import has_other
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.member_state import MemberState, endpoint_of
 from specsplit_coordinator.members.registry import Registry
