@@ -61,8 +61,8 @@ async def start_group(
     """Starts a coordinator, and a group that so many agents have started."""
     folder, meshes, started = alphabet_target(tmp_path), mesh_of(2), list[Group]()
 
-    def load_rank(settings: VerifierSettings, clock: Clock, rank: int) -> TargetRunner:
-        runner = load_target(settings, clock)
+    def load_rank(settings: VerifierSettings, clock: Clock, rank: int, *, lazily: bool) -> TargetRunner:
+        runner = load_target(settings, clock, lazily=lazily)
         runner.lockstep = Lockstep(meshes[rank], clock, drawn=0xABC)
         return runner
 

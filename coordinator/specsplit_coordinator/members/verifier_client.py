@@ -16,7 +16,6 @@ from specsplit.rpc import CODES, from_rpc_error, is_from_peer, is_task_cancelled
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import TransportSettings
 from specsplit.v1 import drafter_pb2_grpc
-from specsplit.values import DrafterInfo
 from specsplit.vllm_engine.client import OperationCall
 from specsplit.wire.verifier import decode_events, decode_to_wire
 from specsplit.wire.watching import Watched, watch_event, watch_to_wire
@@ -175,7 +174,8 @@ def _answered_by_verifier(verifier: MemberState, *, may_not_know: bool = False) 
 
 
 def _no_verifier(verifier: MemberState, why: str) -> Unavailable:
-    return Unavailable(f"{_name(verifier)} at {verifier.who.address} does not answer as one does: {why}")
+    role = _role(verifier)
+    return Unavailable(f"{role} {verifier.member_id} at {verifier.who.address} does not answer as a {role} does: {why}")
 
 
 def _require_alive(verifier: MemberState) -> None:
@@ -189,4 +189,8 @@ def lost(verifier: MemberState) -> SpecsplitError:
 
 
 def _name(member: MemberState) -> str:
-    return f"{'drafter' if isinstance(member.who.role, DrafterInfo) else 'verifier'} {member.member_id}"
+    return f"{_role(member)} {member.member_id}"
+
+
+def _role(member: MemberState) -> str:
+    return "verifier" if member.is_verifier else "drafter"
