@@ -79,15 +79,17 @@ class IndexedMembers(RuleBasedStateMachine):
     @rule(
         member=there,
         sessions=st.integers(0, 4),
-        coordinators=st.integers(0, 2),
+        coordinators=st.integers(0, 3),
+        home=st.booleans(),
         page_size=st.sampled_from((0, 16)),
         prefixes=st.lists(st.integers(1, 6), unique=True, max_size=4),
     )
     def reports(
-        self, member: MemberState, sessions: int, coordinators: int, page_size: int, prefixes: list[int]
+        self, member: MemberState, sessions: int, coordinators: int, home: bool, page_size: int, prefixes: list[int]
     ) -> None:
         load = Load(sessions, page_size=page_size)
-        self.registry.on_heartbeat(member, Heartbeat(load, prefixes=tuple(prefixes), coordinators=coordinators))
+        report = Heartbeat(load, prefixes=tuple(prefixes), coordinators=coordinators, home=home)
+        self.registry.on_heartbeat(member, report)
 
     @rule(target=leases, member=there)
     def gets_a_session(self, member: MemberState) -> object:
@@ -123,8 +125,10 @@ class IndexedMembers(RuleBasedStateMachine):
         assert {each.member_id for each in (*registry.verifiers, *registry.drafters)} == members
         assert {*index.open} == {*taking}
         assert {*index.with_room} == {each for each in taking if each.has_free_place}
-        assert (index.sessions, index.places) == (
+        assert {*index.at_home} == {each for each in index.with_room if each.at_home}
+        assert (index.sessions, index.own, index.places) == (
             sum(each.sessions for each in taking),
+            sum(each.running for each in taking),
             sum(each.who.max_sessions for each in taking),
         )
         assert index.page_sizes == Counter(each.load.page_size for each in taking if each.load.page_size)
@@ -146,6 +150,11 @@ class IndexedMembers(RuleBasedStateMachine):
         known = [each.max_context for each in self.registry.known_verifiers]
         if known:
             assert self.registry.model().max_context == min(known)
+
+    @invariant()
+    def coordinators_are_as_many_as_a_member_has_said(self) -> None:
+        known = (*self.registry.known_verifiers, *self.registry.drafters)
+        assert self.registry.coordinators == max(1, *(each.report.coordinators for each in known), 1)
 
     @invariant()
     def holders_of_pages_are_those_that_have_reported_them(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.clock import ManualClock
@@ -74,6 +74,7 @@ verifiers_that_differ = st.lists(
 )  # fmt: skip
 
 
+@settings(max_examples=300, deadline=None)
 @given(verifiers_that_differ, st.booleans(), st.sampled_from((None, 2.0)), st.integers())
 def test_where_there_are_few_the_choice_is_that_among_all(
     there: list[tuple[int, int, int, int, bool, bool, int, bool, int, bool]],

@@ -109,6 +109,7 @@ heartbeats = st.builds(
     st.lists(st.integers(0, 2**64 - 1), max_size=3).map(tuple),
     U32,
     U32,
+    st.booleans(),
 )
 reports = registers | ranks | heartbeats | waves | st.just(membership.Draining())
 plan_changes = st.builds(

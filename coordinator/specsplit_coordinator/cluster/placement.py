@@ -126,8 +126,8 @@ def pages_known(verifier: MemberState, wanted: PlacementRequest) -> int:
     """Leading pages of a session's text whose KV the verifier has cached; 0 if it has not reported its page size."""
     if not verifier.prefixes or not verifier.load.page_size:
         return 0
-    known = frozenset(verifier.prefixes)
-    return sum(1 for _ in takewhile(known.__contains__, wanted.marks(verifier.load.page_size)))
+    marks = wanted.marks(verifier.load.page_size)
+    return sum(1 for _ in takewhile(verifier.latest.pages.__contains__, marks))
 
 
 def _able(verifiers: Sequence[MemberState], wanted: PlacementRequest) -> list[MemberState]:

@@ -48,8 +48,8 @@ class VerifierPlacement:
         self, wanted: PlacementRequest, *, sound_s: float | None = None, patient: bool = False
     ) -> MemberState | None:
         """Choose a verifier with a free place; None if the session has to wait. Arguments and errors are those of `choose_verifier`."""
-        if self._index.open and not self._index.with_room and not patient:
-            return None
+        if self._index.open and not self._index.with_room and not patient and sound_s is None:
+            return None  # all are full; else there may be a reason not to wait for one of them
         outlook = Outlook.of(self._index)
         best = self._best(wanted, 1, sound_s, outlook)
         if best is None or best.load.waiting or pages_lacking(best, wanted):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -25,8 +26,10 @@ class MemberIndex:
     def __init__(self, target: Vocabulary) -> None:
         self.verifiers = VerifierIndex()
         self.drafters = DrafterIndex(target)
-        self._there: dict[MemberState, None] = {}
-        """In order of joining."""
+        self._there: dict[MemberState, int] = {}
+        """In order of joining, each with the number of coordinators that it has said it is joined to."""
+        self._joined: Counter[int] = Counter()
+        """How many members have said that they are joined to so many coordinators."""
         self._ranks: dict[Group, set[MemberState]] = {}
         """The ranks of each group that are there."""
         self._roles: Roles | None = None
@@ -40,9 +43,15 @@ class MemberIndex:
             self._roles = Roles(verifiers, tuple(member for member in self._there if not member.is_verifier))
         return self._roles
 
+    @property
+    def coordinators(self) -> int:
+        """The most coordinators that a member has said it is joined to; 0 if none has said anything."""
+        return max((number for number, members in self._joined.items() if members), default=0)
+
     def enter(self, member: MemberState) -> None:
         """Add a member."""
-        self._there[member] = self._roles = None
+        self._roles, self._there[member] = None, member.report.coordinators
+        self._joined[member.report.coordinators] += 1
         if member.group is not None:
             self._ranks.setdefault(member.group, set()).add(member)
         member.watch(self.update)
@@ -50,8 +59,9 @@ class MemberIndex:
 
     def leave(self, member: MemberState) -> None:
         """Remove a member, for a while or for good. A second call does nothing."""
-        self._there.pop(member, None)
-        self._roles = None
+        self._roles, joined = None, self._there.pop(member, None)
+        if joined is not None:
+            self._joined[joined] -= 1
         ranks = self._ranks_of(member)
         if member.group is not None and member in ranks:
             self._ranks[member.group].discard(member)
@@ -64,6 +74,9 @@ class MemberIndex:
         """Note how a member fares now."""
         index = self.verifiers if member.is_verifier else self.drafters
         index.update(member, present=member in self._there)
+        if self._there.get(member, joined := member.report.coordinators) != joined:
+            self._joined.update({self._there[member]: -1, joined: 1})
+            self._there[member] = joined
 
     def update_group(self, member: MemberState) -> None:
         """Note how a member fares, and the other ranks of its group: one that comes, goes or drains opens or closes all of them."""

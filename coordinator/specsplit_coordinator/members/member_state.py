@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 from specsplit.membership import HandOver, Heartbeat, Member, Register, WaveReport
 from specsplit.values import (
@@ -42,13 +42,18 @@ class Absence:
     """False: a verifier that may come back to its sessions."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Latest:
     """The member's latest heartbeat."""
 
     report: Heartbeat = field(default_factory=Heartbeat)
     others: int = 0
     """Sessions in it that are not from here, or were and are over."""
+
+    @cached_property
+    def pages(self) -> frozenset[int]:
+        """Marks of the first pages of texts whose KV a verifier has."""
+        return frozenset(self.report.prefixes)
 
 
 @dataclass(eq=False, slots=True)

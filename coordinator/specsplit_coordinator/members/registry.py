@@ -172,8 +172,7 @@ class Registry(Observable):
     @property
     def coordinators(self) -> int:
         """Coordinators that share the members, this one among them: the most that a member has said it is joined to."""
-        known = (*self._members.values(), *self._away.values())
-        return max((member.report.coordinators for member in known), default=0) or 1
+        return max(1, self.index.coordinators, *(member.report.coordinators for member in self._away.values()))
 
     @property
     def awaited(self) -> bool:
