@@ -208,3 +208,13 @@ def test_the_pages_looked_for_are_the_last_that_anybody_has() -> None:
     assert prefixes.draw((1, 2, 3), 4, chance) == [one]
     assert {*prefixes.draw((1, 3), 4, chance)} == {one, two} and len(prefixes.draw((1,), 1, chance)) == 1
     assert prefixes.draw((3,), 4, chance) == []
+
+
+def test_a_verifier_is_no_longer_failing_as_soon_as_a_session_has_its_first_event() -> None:
+    registry = Registry(TARGET, ManualClock(), LOST_AFTER_S)
+    member = registry.register(Register("v1", "a:1", ModelInfo("toy", TARGET, 512), 2))
+    lease = Lease(member, PlacementRequest(), lambda _: None)
+    member.breaker.failed()
+    assert [*registry.index.verifiers.failing] == [member]
+    lease.succeeded()
+    assert [*registry.index.verifiers.failing] == []
