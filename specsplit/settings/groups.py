@@ -43,6 +43,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Sessions and KV pool": (
             "max_sessions",
             "kv_tokens",
+            "kv_share",
             "window_kv_tokens",
             "kv_cache_dtype",
             "latent_cache",

@@ -33,9 +33,11 @@ class VerifierSettings(EngineSettings, AnswerSettings):
     kv_tokens: Count | None = Field(default=None, ge=16)
     """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used. Unset: 16,384 on a CPU; on a GPU what kv_share
     holds, and no more than max_sessions texts of the whole context need."""
-    kv_share: float = Field(default=0.8, gt=0.0, le=1.0)
+    device_kv_share: ClassVar[float] = 0.8
+    """Where kv_share is unset."""
+    kv_share: float | None = Field(default=None, gt=0.0, le=1.0)
     """On a GPU, without kv_tokens: the part for KV of the memory that is free once the weights are there. CUDA graphs, what steps compute
-    and services that start on the card later share the rest."""
+    and services that start on the card later share the rest. Unset: 0.8."""
     window_kv_tokens: Count | None = Field(default=None, ge=16)
     """Room in the KV pool of layers that see a window of the tokens, where others see all: a session keeps no more than its window there.
     Unset: what max_sessions sessions keep at once, as much as one more for a text that is computed again for its features, and what a step
@@ -162,7 +164,7 @@ class VerifierSettings(EngineSettings, AnswerSettings):
 
     @model_validator(mode="after")
     def _check_share(self) -> Self:
-        if "kv_share" in self.model_fields_set and (self.kv_tokens is not None or not self.device.startswith("cuda")):
+        if self.kv_share is not None and (self.kv_tokens is not None or not self.device.startswith("cuda")):
             why = (
                 f"kv_tokens = {self.kv_tokens} is set"
                 if self.kv_tokens is not None
