@@ -39,14 +39,19 @@ class EngineSettings(MemberSettings):
     """Tokens of the largest forward that is captured; larger ones run eagerly, and are counted."""
     cuda_graph_rows: int = Field(default=64, ge=1, le=1024)
     """Rows of it: sessions, and prompts that are read."""
-    compile: Literal["off", "regional"] = "off"
-    """regional has torch.compile make kernels of the model's decoder layers, all of a class at once. It takes half a minute or more at the
+    compile: Literal["auto", "off", "regional"] = "auto"
+    """auto is regional on a GPU for a model of which gpu_layers replaces nothing, if it then gives the same logits, and off elsewhere.
+    regional has torch.compile make kernels of the model's decoder layers, all of a class at once. It takes half a minute or more at the
     first start; kernels are kept where TORCHINDUCTOR_CACHE_DIR says. Not for a group."""
     cpu_layers: Literal["auto", "off"] = "auto"
     """auto has a CPU run faster modules in the place of transformers' own, where they give the same numbers: kernels in C in float32 where
     gcc is, else weights packed for oneDNN and fewer operations around them, and a tied LM head twice. off leaves all as it is,
     and so do compile = regional and a target that is split (tp_size)."""
     threads: Count = Field(default=1, ge=1)
+    gpu_layers: Literal["auto", "off"] = "auto"
+    """auto has a GPU run few kernels in the place of the many of transformers' own modules, where they give the same numbers: norms with
+    the sum before them, rotations with the writing of keys and values, gated activations, and one product for layers that read the same.
+    off leaves all as it is, and so do compile = regional and a target that is split (tp_size)."""
     """CPU threads of one forward."""
     dp_size: Count = Field(default=1, ge=1)
     """Ranks of the group that this process is one of, started by torchrun: they share the model's MLPs, 1/N each, and step together.
@@ -57,7 +62,18 @@ class EngineSettings(MemberSettings):
     @property
     def replaces_cpu_layers(self) -> bool:
         """Whether modules are to be replaced on a CPU; what is compiled, is compiled as transformers has it."""
-        return self.cpu_layers == "auto" and self.compile == "off"
+        return self.cpu_layers == "auto" and self.compile != "regional"
+
+    @property
+    def replaces_gpu_layers(self) -> bool:
+        """Whether modules are to be replaced on a GPU."""
+        return self.gpu_layers == "auto" and self.compile != "regional"
+
+    @property
+    def compiles_the_rest(self) -> bool:
+        """Whether layers are to be compiled of which nothing could be replaced."""
+        alone = self.started_together[1] == 1
+        return self.compile == "auto" and self.gpu_layers == "auto" and self.device.startswith("cuda") and alone
 
     @property
     def started_together(self) -> tuple[str, int]:
@@ -67,10 +83,10 @@ class EngineSettings(MemberSettings):
     @model_validator(mode="after")
     def _check_compile(self) -> Self:
         field, size = self.started_together
-        if self.compile != "off" and size > 1:
+        if self.compile == "regional" and size > 1:
             raise InvalidRequest(
                 "compile",
-                f"is {self.compile}, but processes that share a model ({field} = {size}) exchange rows within the layers; leave it off",
+                f"is {self.compile}, but processes that share a model ({field} = {size}) exchange rows within the layers; leave it out",
                 "dp_size",
                 "tp_size",
             )

@@ -17,6 +17,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "attention",
             "compile",
             "cpu_layers",
+            "gpu_layers",
             "threads",
             "weights_dir",
         ),

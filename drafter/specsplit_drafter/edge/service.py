@@ -212,6 +212,7 @@ def telling(mesh: Mesh) -> Iterator[None]:
 def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None, lazily: bool) -> DraftModel:
     from specsplit.model import CausalLM  # noqa: PLC0415
     from specsplit.model.graphs import Buckets  # noqa: PLC0415
+    from specsplit.model.lm.compiled import compile_unfused  # noqa: PLC0415
     from specsplit_drafter.kinds.standalone import StandaloneModel  # noqa: PLC0415
 
     model = CausalLM.load(
@@ -224,6 +225,7 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
         kv_cache_dtype=settings.kv_cache_dtype,
         mesh=mesh,
         cpu_layers=settings.replaces_cpu_layers,
+        gpu_layers=settings.replaces_gpu_layers,
         max_context=settings.max_context,
         latent_cache=settings.latent_cache == "auto",
     )
@@ -234,6 +236,8 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
         )
     if settings.compile == "regional":
         model.compile_layers()
+    elif settings.compiles_the_rest:
+        compile_unfused(model)
     if _captures(settings):
         model.capture_graphs(Buckets(settings.cuda_graph_tokens, settings.cuda_graph_rows), lazily=lazily)
     return StandaloneModel(model)
@@ -263,6 +267,8 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None,
     )
     if settings.replaces_cpu_layers:
         head.use_cpu_layers()
+    if settings.replaces_gpu_layers:
+        head.use_gpu_layers()
     need = replace(head.shape.need, format=settings.feature_format)
     if settings.feature_projection:
         need = projected(need, folder)
@@ -282,7 +288,7 @@ def _with_blocks(settings: DrafterSettings, folder: Path) -> Proposer:
     kind = settings.kind.value
     if settings.dp_size > 1:
         raise LoadError(f"a drafter of kind {kind} cannot be shared out over ranks (dp_size)")
-    if settings.compile != "off":
+    if settings.compile == "regional":
         raise LoadError(f"the layers of a drafter of kind {kind} cannot be compiled (compile = {settings.compile})")
     if settings.target is None:
         raise LoadError(f"a drafter of kind {kind} needs the folder of the target it was made for (target)")
@@ -296,6 +302,8 @@ def _with_blocks(settings: DrafterSettings, folder: Path) -> Proposer:
     )
     if settings.replaces_cpu_layers:
         head.use_cpu_layers()
+    if settings.replaces_gpu_layers:
+        head.use_gpu_layers()
     need = replace(head.shape.need, format=settings.feature_format)
     model = BlockModel(head, settings.kv_tokens, need, settings.attention, settings.kv_cache_dtype)
     return BlockProposer(model, settings.children, grammars=_grammars(settings, head.shape.vocabulary.size))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -47,6 +47,29 @@ class ForwardBatch(Protocol):
         ...): looked at once at load, where anything that would change the result is described by a `Layer` or refused. What a layer learnt
         of it, as its sinks, is taken from here.
         """
+        ...
+
+
+class Place(NamedTuple):
+    """Where keys and values of the new tokens of a layer are kept."""
+
+    keys: Tensor
+    """[slots, kv_heads, D]; a slot's numbers lie side by side."""
+    values: Tensor
+    slots: Tensor
+    """int64 [T]"""
+
+
+@runtime_checkable
+class StoringForward(Protocol):
+    """A ForwardBatch that lets somebody else write keys and values to their place."""
+
+    def place(self, layer: int, shape: tuple[int, int]) -> Place | None:
+        """Where keys and values of `shape` (kv_heads, D) of a layer go; None: they are to be handed to `attend`."""
+        ...
+
+    def attend_stored(self, layer: int, query: Tensor, scaling: float | None) -> Tensor:
+        """Attend as `attend` does, with query [T, H, D], to keys and values that are in their place -> [1, T, H, D]."""
         ...
 
 

@@ -27,6 +27,7 @@ from specsplit.model.heads.head_module import HeadModule
 from specsplit.model.heads.shape import BlockShape
 from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.model.layers.cpu import replace_layers
+from specsplit.model.layers.gpu import gpu_kit
 from specsplit.model.pages.geometry import Geometry
 
 MASK_EMBEDDING: Final = "mask_embedding"
@@ -107,6 +108,12 @@ class BlockHead(HeadModule):
     def use_cpu_layers(self) -> None:
         """Replace modules by faster ones for a CPU, of the same numbers. It cannot be saved then."""
         replace_layers(self, linear=True)
+
+    def use_gpu_layers(self) -> None:
+        """Replace modules by fused ones for a GPU, where there are kernels for it. It cannot be saved then."""
+        kit = gpu_kit(self.device)
+        if kit is not None:
+            replace_layers(self, kit)
 
     @property
     def layers(self) -> Sequence[nn.Module]:

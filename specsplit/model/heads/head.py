@@ -16,6 +16,7 @@ from specsplit.model.heads.head_module import HeadModule
 from specsplit.model.heads.shape import HeadShape
 from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.model.layers.cpu import replace_layers
+from specsplit.model.layers.gpu import gpu_kit
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.layers.shards import shard_layers
 from specsplit.model.pages.geometry import Geometry
@@ -54,6 +55,13 @@ class Head(HeadModule, ABC):
         replace_layers(self, linear=True)
         for step in range(0 if self.blocks else self.shape.num_steps):
             self._observed(step)
+
+    def use_gpu_layers(self) -> None:
+        """Replace modules by fused ones for a GPU, where there are kernels for it, as `use_cpu_layers` does."""
+        kit = gpu_kit(self.device)
+        if kit is not None and replace_layers(self, kit):
+            for step in range(0 if self.blocks else self.shape.num_steps):
+                self._observed(step)
 
     def shard(self, mesh: TensorMesh) -> None:
         """Keep only this rank's part of every step's MLP. Raises LoadError for one that cannot be cut."""

@@ -27,3 +27,9 @@ def compile_layers(layers: Iterable[nn.Module], backend: Backend = "inductor") -
     keep_from_compiler()
     for layer in layers:
         layer.forward = torch.compile(layer.forward, dynamic=True, backend=backend)
+
+
+def leave_layers(layers: Iterable[nn.Module]) -> None:
+    """Have layers run again as they did before `compile_layers`."""
+    for layer in layers:
+        vars(layer).pop("forward", None)

@@ -30,19 +30,20 @@ from specsplit.model.graphs import (
     unwatched,
 )
 from specsplit.model.layers.capture import Capture, Hidden, decoder_layers
-from specsplit.model.layers.cpu import NativeLayer, PackedEmbedding, packed, replace_layers
+from specsplit.model.layers.cpu import NativeLayer
 from specsplit.model.layers.positions import tell_positions
 from specsplit.model.layers.recurrent import recurrent_modules
 from specsplit.model.layers.regional import Backend, compile_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh, no_rows
 from specsplit.model.lm.load import load_model
-from specsplit.model.lm.probe import probe, probe_replaced
+from specsplit.model.lm.probe import probe
+from specsplit.model.lm.replaced import use_cpu_layers, use_gpu_layers
 from specsplit.model.lm.runner import ModelRunner
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import Geometry
 from specsplit.model.pages.input_batch import InputBatch
-from specsplit.model.pages.room import GIB, MemoryShare, Room
+from specsplit.model.pages.room import MemoryShare, Room
 from specsplit.model.pages.windows import WindowTokens
 from specsplit.model.tensors.given_back import give_back
 from specsplit.ranks.demand import EAGER, Demand
@@ -69,13 +70,14 @@ class CausalLM(ModelRunner):
         latent_cache: bool = True,
         window_tokens: WindowTokens | None = None,
         cpu_layers: bool = False,
+        gpu_layers: bool = False,
     ) -> None:
         """The model must have been built with attn_implementation NAME. `num_pages`: or the share of the device's memory that they take;
         all ranks and processes come to the same bytes. `blocks` are what ranks share of it; None: nothing.
 
         latent_cache: whether latents are kept in the place of heads that are made of them, if the model then gives its own numbers.
         window_tokens: see `ModelRunner`; all layers of a recurrent model have all pages. cpu_layers: faster modules in the place of
-        transformers' own, where their numbers are the same: see `specsplit.model.layers.cpu`.
+        transformers' own, where their numbers are the same: see `specsplit.model.layers.cpu`; gpu_layers: `specsplit.model.layers.gpu`.
 
         Raises LoadError if it cannot be served.
         """
@@ -107,9 +109,11 @@ class CausalLM(ModelRunner):
             trees = probe(self)
         settled.remove()
         if cpu_layers:
-            self._use_cpu_layers(trees)
+            use_cpu_layers(self, trees)
+        if gpu_layers:
+            use_gpu_layers(self, trees)
         if isinstance(num_pages, MemoryShare):
-            self._tell_room(num_pages)
+            num_pages.tell(self.pool.total_pages * self.pool.page_size, self.kv.nbytes, self.device)
 
     @classmethod
     def load(
@@ -128,12 +132,13 @@ class CausalLM(ModelRunner):
         split: DeviceMesh | None = None,
         cpu_layers: bool = True,
         max_context: int | None = None,
+        gpu_layers: bool = False,
         latent_cache: bool = True,
         window_tokens: WindowTokens | None = None,
     ) -> Self:
         """Load from a local folder, as `load_model` does, ready to serve; with a `mesh` or a `split`, this process's part of it.
 
-        cpu_layers, latent_cache: see the constructor. Nothing is replaced elsewhere than on a CPU, nor where it is split.
+        cpu_layers, gpu_layers, latent_cache: see the constructor. Nothing is replaced elsewhere than there, nor where it is split.
 
         Raises LoadError, saying why, if it cannot be, and RankLost.
         """
@@ -163,6 +168,7 @@ class CausalLM(ModelRunner):
                 window_tokens=window_tokens,
                 cpu_layers=cpu_layers and split is None and model.device.type == "cpu",
             )
+                gpu_layers=gpu_layers and split is None,
             give_back(folder)
             return lm
 
@@ -297,32 +303,6 @@ class CausalLM(ModelRunner):
         own = num_pages.room(self.model.device, weights, states)
         least = min(nbytes for (nbytes,) in self.blocks.assemble([own]))
         return Room(least, num_pages.sessions * self.info.max_context)
-
-    def _tell_room(self, share: MemoryShare) -> None:
-        tokens, taken, left = (
-            self.pool.total_pages * self.pool.page_size,
-            self.kv.nbytes / GIB,
-            share.free(self.device) / GIB,
-        )
-        _log.info(
-            "KV has room for %d tokens, %.2f GiB, since kv_tokens is not set (kv_share = %g); %.2f GiB of %s are left for CUDA graphs and "
-            "what steps compute",
-            *(tokens, taken, share.share, left, self.device),
-        )
-
-    def _use_cpu_layers(self, trees: Tensor) -> None:
-        """Replace modules. Raises LoadError if the model then gives other logits than `trees`, which its own gave in `tree_logits`.
-
-        Ranks that share its MLPs, and run together or not at all, are not asked.
-        """
-        replace_layers(self.model)
-        embeddings, output = self.model.get_input_embeddings(), self.model.get_output_embeddings()
-        if output is not None:
-            self.model.set_output_embeddings(found := packed(output))
-            if (rows := PackedEmbedding.like(embeddings, output, found)) is not None:
-                self.model.set_input_embeddings(rows)
-        if not len(self.blocks):
-            probe_replaced(self, trees)
 
     def _with_latents(
         self,

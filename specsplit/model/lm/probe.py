@@ -56,13 +56,16 @@ def probe(lm: CausalLM) -> Tensor:
     return torch.cat(trees).cpu()
 
 
-def probe_replaced(lm: CausalLM, before: Tensor) -> None:
-    """Raises LoadError unless a model some of whose modules were replaced gives the logits that it gave `before`, in `tree_logits`."""
-    error = apart(tree_logits(lm), before)
+def probe_replaced(lm: CausalLM, before: Tensor, where: str = "CPU") -> None:
+    """Raises LoadError unless a model some of whose modules were replaced gives the logits that it gave `before`, in `tree_logits`.
+
+    where: they are for a CPU, or for a GPU.
+    """
+    error = apart(tree_logits(lm).cpu(), before)
     if not error <= tolerance(lm.model):
         name = type(lm.model).__name__
         raise LoadError(
-            f"{name} gives other logits with modules for a CPU (off by {error:.1%} of the largest): set cpu_layers = off"
+            f"{name} gives other logits with modules for a {where} (off by {error:.1%} of the largest): set {where.lower()}_layers = off"
         )
 
 

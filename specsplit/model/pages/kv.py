@@ -122,6 +122,11 @@ class KVCache:
         """Bytes of device memory that the cache takes."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
+    def takes(self, layer: int, shape: tuple[int, int]) -> bool:
+        """Whether keys and values of `shape` (kv_heads, width) of a layer are kept as they come, each in a plane of its own."""
+        kept = self.geometry.layers[layer].kept
+        return self.in_place and kept == (shape, shape)
+
     def write(self, layer: int, slots: Tensor | slice, key: Tensor, value: Tensor) -> None:
         """Store key [T, kv_heads, key width] and value [T, kv_heads, value width] of one layer at slots [T]."""
         for plane, new in zip(self._kept[layer], (key, value), strict=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from specsplit.errors import LoadError
 from specsplit.model.pages.geometry import Geometry
 from specsplit.model.pages.windows import WindowTokens, window_pages
 from specsplit.model.tensors.device import free_bytes
+
+_log = logging.getLogger(__name__)
 
 _LEAST_TOKENS: Final = 256
 GIB: Final = 1 << 30
@@ -34,6 +37,14 @@ class MemoryShare:
         """Bytes for KV, beside what has still to come: `state_bytes` of recurrent layers for each session, and other weights."""
         coming = (self.sessions + 1) * state_bytes + (self.weights - 1) * weight_bytes
         return max(0, int(self.share * (self.free(device) - coming)))
+
+    def tell(self, tokens: int, nbytes: int, device: torch.device) -> None:
+        """Say in the log what KV has got of a device."""
+        _log.info(
+            "KV has room for %d tokens, %.2f GiB, since kv_tokens is not set (kv_share = %g); %.2f GiB of %s are left for CUDA graphs and "
+            "what steps compute",
+            *(tokens, nbytes / GIB, self.share, self.free(device) / GIB, device),
+        )
 
 
 @dataclass(frozen=True, slots=True)

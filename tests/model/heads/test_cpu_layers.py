@@ -25,7 +25,7 @@ def said(head: Head) -> list[Tensor]:
     features = torch.randn(6, need.layout(need.hidden_size, FeatureFormat.FLOAT32).width)
     states, found = head.fuse(features), list[Tensor]()
     for step in range(head.shape.num_steps):
-        hidden, states = head(step, tokens, states, positions, forward_batch=Causal())
+        hidden, states = head(step, tokens, states, positions, forward_batch=Causal(torch.device("cpu")))
         found += [hidden, head.logits(step, hidden)]
     return found
 

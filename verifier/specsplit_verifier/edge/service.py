@@ -19,6 +19,7 @@ from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.membership import HandOver, PlanOrder, Roster, StartWave
 from specsplit.model.graphs import Buckets
 from specsplit.model.lm.causal_lm import CausalLM
+from specsplit.model.lm.compiled import compile_unfused
 from specsplit.model.lm.paced import CostCurve, Paced
 from specsplit.model.lm.revision import Revision, check_config
 from specsplit.model.pages.room import MemoryShare
@@ -93,6 +94,8 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None, *,
     target = _read(settings, settings.model, kv_room(settings), mesh)
     if settings.compile == "regional":
         target.compile_layers()
+    elif settings.compiles_the_rest:
+        compile_unfused(target)
     layers = captured_layers(settings.cuda_graph_layers, target)
     target.capture_graphs(Buckets.of(settings), layers, lazily=lazily and mesh is None)
     if target.states is not None:
@@ -116,6 +119,7 @@ def _read(
         kv_cache_dtype=settings.kv_cache_dtype,
         mesh=mesh,
         cpu_layers=settings.replaces_cpu_layers,
+        gpu_layers=settings.replaces_gpu_layers,
         max_context=settings.max_context,
         latent_cache=settings.latent_cache == "auto",
         window_tokens=settings.window_tokens,

@@ -14,7 +14,7 @@ from specsplit.model.attention.flashinfer.kinds import Kinds
 from specsplit.model.attention.flashinfer.plan import PagedRows
 from specsplit.model.attention.flashinfer.sinks import with_sinks
 from specsplit.model.attention.flashinfer.workspace import WORKSPACES, Heads, processors
-from specsplit.model.attention.interface import tokens_first
+from specsplit.model.attention.interface import Place, tokens_first
 from specsplit.model.attention.softmax import SINKS
 from specsplit.model.pages.buckets import Buckets
 from specsplit.model.pages.geometry import Layer
@@ -144,13 +144,27 @@ class FlashInferForward:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        query = tokens_first(query)
-        self.kv.write(layer, self.write_slots[self.kv.in_window[layer]], tokens_first(key), tokens_first(value))
+        self.kv.write(layer, self._slots(layer), tokens_first(key), tokens_first(value))
         sinks = extras[SINKS] if self.kv.geometry.layers[layer].sinks else None
+        return self._attend_all(layer, tokens_first(query), scaling, sinks)
+
+    def place(self, layer: int, shape: tuple[int, int]) -> Place | None:
+        if self.kv.geometry.layers[layer].sinks or not self.kv.takes(layer, shape):
+            return None
+        return Place(*self.kv.planes(layer), self._slots(layer))
+
+    def attend_stored(self, layer: int, query: Tensor, scaling: float | None) -> Tensor:
+        return self._attend_all(layer, query, scaling, None)
+
+    def _slots(self, layer: int) -> Tensor:
+        return self.write_slots[self.kv.in_window[layer]]
+
+    def _attend_all(self, layer: int, query: Tensor, scaling: float | None, sinks: Tensor | None) -> Tensor:
         groups = self.groups[self.kinds.of_layer[layer]]
         if len(groups) == 1:
             return self._attend(groups[0], layer, query, scaling, sinks).unsqueeze(0)
-        out = torch.empty(*query.shape[:2], value.shape[3], dtype=query.dtype, device=query.device)
+        width = self.kv.geometry.layers[layer].value_width
+        out = torch.empty(*query.shape[:2], width, dtype=query.dtype, device=query.device)
         for group in groups:
             out[group.tokens] = self._attend(group, layer, query[group.tokens], scaling, sinks)
         return out.unsqueeze(0)

@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from specsplit.model.attention.interface import tokens_first
+from specsplit.model.attention.interface import Place, tokens_first
 from specsplit.model.attention.softmax import SINKS
 from specsplit.model.attention.triton.kernels import split_kv
 from specsplit.model.attention.triton.layout import Shape
@@ -188,6 +188,17 @@ class TritonForward:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        self.kv.write(layer, self.write_slots[self.kv.in_window[layer]], tokens_first(key), tokens_first(value))
+        self.kv.write(layer, self._slots(layer), tokens_first(key), tokens_first(value))
         sinks = extras[SINKS] if self.kv.geometry.layers[layer].sinks else None
         return self.kernels.attend(layer, self.planned, tokens_first(query), scaling, sinks).unsqueeze(0)
+
+    def place(self, layer: int, shape: tuple[int, int]) -> Place | None:
+        if self.kv.geometry.layers[layer].sinks or not self.kv.takes(layer, shape):
+            return None
+        return Place(*self.kv.planes(layer), self._slots(layer))
+
+    def attend_stored(self, layer: int, query: Tensor, scaling: float | None) -> Tensor:
+        return self.kernels.attend(layer, self.planned, query, scaling, None).unsqueeze(0)
+
+    def _slots(self, layer: int) -> Tensor:
+        return self.write_slots[self.kv.in_window[layer]]

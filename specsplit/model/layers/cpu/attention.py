@@ -15,12 +15,12 @@ from specsplit.model.attention.interface import ForwardBatch
 from specsplit.model.layers.cpu.linear import PackedLinear, has_own_numbers
 from specsplit.model.layers.cpu.norm import RmsNorm
 
-_PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj")
-_OUTPUT: Final = "o_proj"
-_NORMS: Final = ("q_norm", "k_norm")
+PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj")
+OUTPUT: Final = "o_proj"
+NORMS: Final = ("q_norm", "k_norm")
 
 
-class _Layer(Protocol):
+class AttentionLayer(Protocol):
     """What transformers' attention modules have besides their children."""
 
     layer_idx: int
@@ -32,7 +32,12 @@ class RotaryAttention(nn.Module):
     """One product makes queries, keys and values, and one rotation is applied to queries and keys."""
 
     def __init__(
-        self, like: _Layer, qkv: PackedLinear, output: PackedLinear, heads: Sequence[int], norms: Sequence[nn.Module]
+        self,
+        like: AttentionLayer,
+        qkv: PackedLinear,
+        output: PackedLinear,
+        heads: Sequence[int],
+        norms: Sequence[nn.Module],
     ) -> None:
         """heads: H and K. norms: of the heads of queries, and of keys; or none."""
         super().__init__()
@@ -48,17 +53,17 @@ class RotaryAttention(nn.Module):
     def like(cls, module: Any) -> RotaryAttention | None:
         """What may stand for a module that is built of the same parts; None: this one is not. Whether it does the same is not looked at."""
         parts = dict(module.named_children())
-        if not {*_PROJECTIONS, _OUTPUT} <= set(parts) <= {*_PROJECTIONS, _OUTPUT, *_NORMS}:
+        if not {*PROJECTIONS, OUTPUT} <= set(parts) <= {*PROJECTIONS, OUTPUT, *NORMS}:
             return None
-        if not all(hasattr(module, name) for name in _Layer.__annotations__):
+        if not all(hasattr(module, name) for name in AttentionLayer.__annotations__):
             return None
         if has_own_numbers(module):  # such as sinks, of which its attention is told
             return None
-        norms = [RmsNorm.like(parts[name]) or parts[name] for name in _NORMS if name in parts]
-        qkv, output = PackedLinear.like(*(parts[name] for name in _PROJECTIONS)), PackedLinear.like(parts[_OUTPUT])
+        norms = [RmsNorm.like(parts[name]) or parts[name] for name in NORMS if name in parts]
+        qkv, output = PackedLinear.like(*(parts[name] for name in PROJECTIONS)), PackedLinear.like(parts[OUTPUT])
         if qkv is None or output is None:
             return None
-        heads = tuple(parts[name].out_features // module.head_dim for name in _PROJECTIONS[:2])
+        heads = tuple(parts[name].out_features // module.head_dim for name in PROJECTIONS[:2])
         return cls(module, qkv, output, heads, norms)
 
     def forward(

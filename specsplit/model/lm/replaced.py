@@ -1,0 +1,44 @@
+"""A model whose modules are replaced by faster ones, and gives the same logits still."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from specsplit.model.layers.cpu import PackedEmbedding, packed, replace_layers
+from specsplit.model.layers.cpu.replacing import Kit
+from specsplit.model.layers.gpu import gpu_kit
+from specsplit.model.lm.probe import probe_replaced
+
+if TYPE_CHECKING:
+    from specsplit.model.lm.causal_lm import CausalLM
+
+_log = logging.getLogger(__name__)
+
+
+def use_cpu_layers(lm: CausalLM, trees: Tensor) -> None:
+    """Replace modules. Raises LoadError if the model then gives other logits than `trees`, which its own gave in `tree_logits`.
+
+    Ranks that share its MLPs, and run together or not at all, are not asked.
+    """
+    replace_layers(lm.model)
+    embeddings, output = lm.model.get_input_embeddings(), lm.model.get_output_embeddings()
+    if output is not None:
+        lm.model.set_output_embeddings(found := packed(output))
+        if (rows := PackedEmbedding.like(embeddings, output, found)) is not None:
+            lm.model.set_input_embeddings(rows)
+    if not len(lm.blocks):
+        probe_replaced(lm, trees)
+
+
+def use_gpu_layers(lm: CausalLM, trees: Tensor, kit: Kit | None = None) -> None:
+    """Replace modules as `use_cpu_layers` does, where there are kernels for the device. `kit` stands for what those are."""
+    kit = kit or gpu_kit(lm.device)
+    if kit is None:
+        return
+    count = replace_layers(lm.model, kit)
+    _log.info("%d modules of %s are replaced by fused ones (gpu_layers)", count, type(lm.model).__name__)
+    if count and not len(lm.blocks):
+        probe_replaced(lm, trees, "GPU")
