@@ -24,8 +24,9 @@ class EngineSettings(MemberSettings):
     attention: Literal["auto", "torch", "native", "flashinfer", "triton"] = "auto"
     """How attention is computed: torch (the reference, on any device), native (a kernel in C for float32 on a CPU, compiled by gcc at the
     first start), flashinfer (GPU kernels for float16 and bfloat16 and heads of 64, 128 or 256, out of the extra specsplit[gpu]), triton
-    (GPU kernels of our own, for heads of any width up to 512 and latents up to 576, which take gcc alone) or auto: native, flashinfer or
-    triton, the first that can be had, else torch."""
+    (GPU kernels of our own, for heads of any width up to 512 and latents up to 576, which take gcc alone) or auto: native where it can be
+    had on a CPU, else torch; on a GPU the faster of flashinfer and triton, as measured when the service loads (ranks of a group:
+    flashinfer, if it can be had)."""
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
     """Type that keys and values are kept in: auto is that of the weights. One of 8 bits holds twice as many tokens as bfloat16 in the same
     memory, and rounds: text may be another than with auto, and is the same with any drafter and none."""
@@ -47,11 +48,11 @@ class EngineSettings(MemberSettings):
     """auto has a CPU run faster modules in the place of transformers' own, where they give the same numbers: kernels in C in float32 where
     gcc is, else weights packed for oneDNN and fewer operations around them, and a tied LM head twice. off leaves all as it is,
     and so do compile = regional and a target that is split (tp_size)."""
-    threads: Count = Field(default=1, ge=1)
     gpu_layers: Literal["auto", "off"] = "auto"
     """auto has a GPU run few kernels in the place of the many of transformers' own modules, where they give the same numbers: norms with
     the sum before them, rotations with the writing of keys and values, gated activations, and one product for layers that read the same.
     off leaves all as it is, and so do compile = regional and a target that is split (tp_size)."""
+    threads: Count = Field(default=1, ge=1)
     """CPU threads of one forward."""
     dp_size: Count = Field(default=1, ge=1)
     """Ranks of the group that this process is one of, started by torchrun: they share the model's MLPs, 1/N each, and step together.

@@ -24,13 +24,13 @@ BACKENDS: Final[dict[str, BackendFactory]] = {
     "flashinfer": flashinfer.FlashInferAttention,
     "triton": triton.TritonAttention,
 }
-"""By name. `auto` is the first of native, flashinfer and triton that can be had, and torch elsewhere."""
+"""By name. `auto` is native or torch on a CPU, and on a GPU the faster of flashinfer and triton: see `choosing`."""
 _OBSTACLES_ON: Final[dict[str, Callable[[torch.device], str | None]]] = {
     "native": native_attention.obstacle_on,
     "flashinfer": flashinfer.obstacle,
     "triton": triton.obstacle_on,
 }
-_OBSTACLES: Final[dict[str, Callable[[KVCache], str | None]]] = {
+OBSTACLES: Final[dict[str, Callable[[KVCache], str | None]]] = {
     "native": native_attention.obstacle,
     "flashinfer": lambda kv: flashinfer.obstacle(kv.device, kv.dtype, kv.geometry, kv.stored),
     "triton": triton.obstacle,
@@ -46,15 +46,20 @@ def check_backend(name: str, device: torch.device) -> None:
         _refuse(name, _OBSTACLES_ON[name](device))
 
 
+def obstacle_over(name: str, kv: KVCache) -> str | None:
+    """Why a backend cannot attend over `kv`, and what to do; None: it can, if it can be set up."""
+    return OBSTACLES[name](kv) if name in OBSTACLES else None
+
+
 def choose_backend(name: str, kv: KVCache) -> str:
     """The name of the backend that attends over `kv`. Raises LoadError as `check_backend` does, or if this KV is not for it."""
     check_backend(name, kv.device)
-    if name in _OBSTACLES:
-        _refuse(name, _OBSTACLES[name](kv))
+    if name in OBSTACLES:
+        _refuse(name, OBSTACLES[name](kv))
     if name != "auto":
         return name
-    for other, problem in _OBSTACLES.items():
-        if (why := problem(kv)) is None:
+    for other in OBSTACLES:
+        if (why := obstacle_over(other, kv)) is None:
             return other
         _log.debug("attention = auto does not take %s: %s", other, why)
     return "torch"

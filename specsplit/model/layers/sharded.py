@@ -126,6 +126,11 @@ class ShardedBlocks:
         self._done = 0
         """Blocks that have run in this turn."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether there are no other ranks or processes."""
+        return self._mesh is None
+
     def __len__(self) -> int:
         """Blocks that are shared out."""
         return len(self._blocks)

@@ -100,6 +100,7 @@ class CausalLM(ModelRunner):
             backend=backend,
             kv_cache_dtype=kv_cache_dtype,
             window_tokens=window_tokens if self.states is None else None,
+            alone=self.blocks.alone,
         )
         standing = latent_attention(model) if latent_cache else []
         heads = measured()
@@ -131,8 +132,8 @@ class CausalLM(ModelRunner):
         mesh: TensorMesh | None = None,
         split: DeviceMesh | None = None,
         cpu_layers: bool = True,
-        max_context: int | None = None,
         gpu_layers: bool = False,
+        max_context: int | None = None,
         latent_cache: bool = True,
         window_tokens: WindowTokens | None = None,
     ) -> Self:
@@ -167,8 +168,8 @@ class CausalLM(ModelRunner):
                 latent_cache=latent_cache,
                 window_tokens=window_tokens,
                 cpu_layers=cpu_layers and split is None and model.device.type == "cpu",
-            )
                 gpu_layers=gpu_layers and split is None,
+            )
             give_back(folder)
             return lm
 

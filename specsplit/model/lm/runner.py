@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Final
 from zlib import crc32
 
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.model.attention.backends import BACKENDS, choose_backend
+from specsplit.model.attention.choosing import backend_over
 from specsplit.model.attention.interface import ForwardBatch
+from specsplit.model.attention.measuring import step_seconds
 from specsplit.model.attention.torch_attention import plan_on_device
 from specsplit.model.graphs import (
     Buckets,
@@ -54,9 +56,12 @@ class ModelRunner:
         backend: str = "auto",
         kv_cache_dtype: str = "auto",
         window_tokens: WindowTokens | None = None,
+        *,
+        alone: bool = True,
     ) -> None:
         """`num_pages`: or the memory that they may take. `kv_cache_dtype`: a name of `STORED`. `window_tokens`: for how
-        many tokens layers have room that see a window, where others see all; None: for all tokens.
+        many tokens layers have room that see a window, where others see all; None: for all tokens. `alone`: False for
+        one of several ranks or processes, which all come to the same backend: none is measured.
 
         Raises LoadError for an attention backend that is not there, or cannot be had for this, and for too little room for one session.
         """
@@ -69,9 +74,9 @@ class ModelRunner:
         self.spare_page: Final = self.pool.spare_page
         """A page of the KV that the pool never hands out: the padding of captured forwards lives there."""
         self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device, stored, window_slots)
-        self.attention: Final = choose_backend(backend, self.kv)
-        """Name of the backend."""
-        self.backend: Final = BACKENDS[self.attention](self.kv, page_size)
+        seconds = partial(step_seconds, kv=self.kv, pool=self.pool) if alone else None
+        self.attention, self.backend = backend_over(backend, self.kv, page_size, seconds)
+        """Name of the backend, and the backend."""
         self.graphs: Graphs | SharedGraphs | None = None
         """The captured forwards; None: every forward is run eagerly."""
 

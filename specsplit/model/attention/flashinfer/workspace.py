@@ -74,6 +74,10 @@ class Workspaces:
                 held = self._held[device] = torch.empty(nbytes, dtype=torch.uint8, device=device)
         return held
 
+    def forget(self, device: torch.device) -> None:
+        """Give up the memory of a device, which those that use it keep."""
+        self._held.pop(device, None)
+
 
 WORKSPACES: Final = Workspaces()
 
