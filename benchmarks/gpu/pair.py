@@ -4,21 +4,32 @@ The *host gap* between two steps of a session is the time from the beginning of 
 (`StepResult.started`), less the forward of the one (`StepResult.forward_us`): picks, the walk, moved KV, the commit, messages, events, the
 choice of the next step and, where the verifier waits for its drafter, the wait. Steps that read prompt are left out. After a *hit* nothing
 has to come over the wire first; gaps in which the verifier waited all the same stand in a figure of their own.
+
+On a GPU all of it is measured twice, without MPS (NVIDIA's Multi-Process Service) and with it. For that a control daemon is started
+here, with a folder of pipes of its own, which ends with the part: no setting of the card is changed, and no daemon of others is used
+or ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
 import torch
 
 from benchmarks.drafter_process import drafter as process_of
-from benchmarks.gpu.job import Job
+from benchmarks.gpu.child import Order, run
+from benchmarks.gpu.job import QUICK, Job
 from benchmarks.lab.ledger import covered_s
 from benchmarks.prompts import held_out
 from benchmarks.rank import Generated, generate, rank, recorded, request
@@ -38,16 +49,96 @@ HIT, HIT_WAITED, MISS, PLAIN = (
 )
 
 
+PIPES = "CUDA_MPS_PIPE_DIRECTORY"
+"""The variable by which programs of CUDA find the daemon."""
+OWN = "SPECSPLIT_BENCHMARK_MPS"
+"""Set for the process that measures with the daemon that was started here."""
+WITH_MPS = "with MPS"
+CONTROL = "nvidia-cuda-mps-control"
+LEAST_S = 20.0
+QUIT_S = 8.0
+"""Left of the part's time when the second process is to be done, so that the daemon is told to end."""
+
+
 def pair(job: Job) -> None:
-    """Measure the verifier alone, then with one drafter after the other."""
-    asyncio.run(_pair(job))
+    """Measure the verifier alone, then with one drafter after the other; on a GPU once more with MPS."""
+    suffix = f", {WITH_MPS}" if OWN in os.environ else ""
+    again = job.device.startswith("cuda") and not suffix
+    why = obstacle() if again else None
+    if why is not None:
+        job.findings.skipped(WITH_MPS, why)
+    first = replace(job, until=time.monotonic() + job.left_s / 2) if again and why is None else job
+    asyncio.run(_pair(first, suffix))
+    if again and why is None:
+        with_mps(job)
 
 
-async def _pair(job: Job) -> None:
+def obstacle() -> str | None:
+    """Why MPS cannot be compared with; None: it can be tried."""
+    if PIPES in os.environ or Path("/tmp/nvidia-mps/control").exists():
+        return "a control daemon runs here already, so all that was measured was measured with MPS"
+    return None if shutil.which(CONTROL) else f"there is no {CONTROL} here"
+
+
+def with_mps(job: Job) -> None:
+    """Have a process of its own measure once more: programs find the daemon when they first use the device."""
+    if job.left_s < LEAST_S:
+        job.findings.skipped(WITH_MPS, "the time of the part was over")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "findings.jsonl"
+        try:
+            with daemon(Path(folder)):
+                quick = job.scale == QUICK
+                order = Order(
+                    "pair", job.device, quick, str(job.models), job.until - QUIT_S, str(path), dict(job.settings)
+                )
+                found = run(order)
+        except (OSError, subprocess.SubprocessError) as error:
+            job.findings.skipped(WITH_MPS, f"{CONTROL} cannot be started: {_said(error)}")
+            return
+    for figure in found.figures:
+        job.findings.figures.append(figure)
+        job.findings.tell("figure", asdict(figure))
+    for skip in found.skips:
+        job.findings.skipped(skip.what, skip.why)
+
+
+@contextmanager
+def daemon(folder: Path) -> Iterator[None]:
+    """Run a control daemon of MPS whose pipes and logs are in a folder. Raises OSError and SubprocessError if it does not start."""
+    pipes, logs = folder / "pipes", folder / "logs"
+    pipes.mkdir()
+    logs.mkdir()
+    own = {PIPES: str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs), OWN: "1"}
+    with _environment(own):
+        subprocess.run([CONTROL, "-d"], check=True, timeout=10, capture_output=True, text=True)
+        try:
+            yield
+        finally:
+            # It is asked by its own pipes, so no other one hears it.
+            subprocess.run([CONTROL], input="quit\n", check=False, timeout=20, capture_output=True, text=True)
+
+
+@contextmanager
+def _environment(more: dict[str, str]) -> Iterator[None]:
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        for name in more:
+            del os.environ[name]
+
+
+def _said(error: OSError | subprocess.SubprocessError) -> str:
+    return (getattr(error, "stderr", None) or str(error)).strip()
+
+
+async def _pair(job: Job, suffix: str) -> None:
     models = drafts_beside(job.target)
     async with rank(job.verifier(job.target, inflate_layers=job.scale.layers)) as verifier:
         made = recorded(verifier)
-        await _visit(job, verifier, made, ALONE, None)
+        await _visit(job, verifier, made, ALONE + suffix, None)
         for kind in job.scale.pairs:
             if job.left_s < 10:
                 job.findings.skipped(kind.value, "the time of the part was over")
@@ -55,7 +146,7 @@ async def _pair(job: Job) -> None:
                 job.findings.skipped(kind.value, f"there is no model for it beside {job.target}")
             else:
                 with process_of(job.drafter(kind, models.get(kind))) as endpoint:
-                    await _visit(job, verifier, made, kind.value, endpoint)
+                    await _visit(job, verifier, made, kind.value + suffix, endpoint)
 
 
 async def _visit(job: Job, verifier: Verifier, made: list[StepResult], name: str, drafter: Endpoint | None) -> None:
@@ -87,7 +178,7 @@ def _tell(job: Job, name: str, texts: Sequence[Generated], made: Sequence[StepRe
     for kind, gaps in gaps_of(made).items():
         findings.figures_of(name, kind, gaps, "us")
         findings.figure(name, f"{kind}, 90th percentile", percentile(gaps, 90), "us")
-    if name != ALONE:
+    if not name.startswith(ALONE):
         hits, misses = sum(step.hits for step in steps), sum(step.misses for step in steps)
         findings.figure(name, "hits", hits / max(1, hits + misses), "of commits")
         findings.figure(name, "accept_length", 1 + sum(step.accepted for step in steps) / len(steps))
