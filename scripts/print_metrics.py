@@ -29,8 +29,9 @@ trace ids of requests that were traced.
 * Everything is counted once, by the service that knows it best, so a sum over a cluster is right.
 * `process_cpu_seconds_total`, `process_resident_memory_bytes` and their like are those of prometheus-client.
 
-The dashboards in [`deploy/grafana/dashboards`](../deploy/grafana/dashboards) show all of them; they are written by
-`python -m scripts.dashboards`. How Prometheus finds the processes stands in
+The dashboards in [`deploy/grafana/dashboards`](../deploy/grafana/dashboards) show all of them, and some of
+[the gateway's own](operations.md#5-watching); they are written by `python -m scripts.dashboards`.
+How Prometheus finds the processes stands in
 [`deploy/prometheus/prometheus.yml`](../deploy/prometheus/prometheus.yml).
 """
 

@@ -7,6 +7,7 @@ from functools import partial
 from grafana_foundation_sdk.models import dashboard
 
 from scripts.dashboards import panels
+from scripts.dashboards.gateway import gateway
 from scripts.dashboards.page import Row, page
 from scripts.dashboards.panels import Query, distribution, limits, lines, number, pages_used
 from scripts.dashboards.promql import Source
@@ -27,7 +28,7 @@ def overview() -> dashboard.Dashboard:
         "specsplit-overview",
         "specsplit / Overview",
         "Latency, throughput, errors and saturation of a cluster.",
-        [_glance(), _latency(), _throughput(), _errors(), _saturation()],
+        [_glance(), _latency(), _throughput(), _errors(), _saturation(), gateway()],
         choices=False,
     )
 

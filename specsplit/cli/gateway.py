@@ -41,6 +41,7 @@ class Gateway(Process):
         self._start_timeout_s = start_timeout_s
         with closing(DrawnPort(listen)) as http, closing(DrawnPort("127.0.0.1:0")) as metrics:
             self._host, self._port = split("listen", http.listen)
+            self.metrics_url: Final = f"http://{metrics.listen}/metrics"
             ports = (http.listen, metrics.listen)
         options = _options(coordinator, *ports)
         super().__init__(

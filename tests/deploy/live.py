@@ -1,4 +1,4 @@
-"""A real Prometheus with the project's own configuration, and processes to scrape whose numbers are made up."""
+"""A real Prometheus with the project's own configuration, and a gateway to scrape whose numbers are recorded."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -21,6 +24,8 @@ import yaml
 from scripts.printed import ROOT
 
 FOLDER = ROOT / "deploy" / "prometheus"
+GATEWAY = ROOT / "tests" / "data" / "gateway" / "metrics.txt"
+"""What smg exposes; tests/data/gateway/README.md says how it is recorded."""
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed (Debian: apt-get install prometheus)"
 )
@@ -66,6 +71,42 @@ def prometheus(targets: Mapping[str, Sequence[str]], folder: Path) -> Iterator[s
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
+
+
+@contextmanager
+def recorded_gateway() -> Iterator[str]:
+    """The recorded gateway at /metrics, where its counters and histograms grow from scrape to scrape: host:port."""
+    scrapes = count(1)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = grown(GATEWAY.read_text(), next(scrapes)).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def grown(exposition: str, times: int) -> str:
+    """An exposition as it would be had everything happened so many times; gauges stay as they are."""
+    lines, kind = list[str](), ""
+    for line in exposition.splitlines():
+        before, _, last = line.rpartition(" ")
+        kind = last if line.startswith("# TYPE ") else kind
+        fixed = line.startswith("#") or kind == "gauge"
+        lines.append(line if fixed else f"{before} {float(last) * times}")
+    return "\n".join(lines) + "\n"
 
 
 def query(url: str, path: str, **arguments: str) -> Any:

@@ -10,15 +10,17 @@ from urllib.parse import unquote
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from scripts.dashboards.__main__ import FOLDER, stale, texts
 from scripts.dashboards.expressions import of_dashboards, of_rules, unfiltered
+from scripts.dashboards.gateway import METRICS
 from scripts.dashboards.overview import BLAMELESS
 from scripts.dashboards.panels import TRACES
 from scripts.printed import ROOT
 from specsplit.observe.metric_table import CODE, TABLE
 from specsplit.observe.span_table import SPANS
-from tests.deploy.live import needs_promtool, promtool
+from tests.deploy.live import GATEWAY, needs_promtool, promtool
 
 NAME = re.compile(r"\bspecsplit_\w+")
 MATCHER = re.compile(r"(\w+)(?:=~|!~|!=|=)\"([^\"]*)\"")
@@ -30,6 +32,8 @@ PANELS: list[tuple[str, dict[str, Any]]] = [
     for panel in page["panels"]
     if panel["type"] != "row"
 ]
+FAMILIES = [*text_string_to_metric_families(GATEWAY.read_text())]
+"""What the gateway exposes, as recorded."""
 PROVISIONED = ROOT / "deploy" / "grafana" / "provisioning"
 
 
@@ -68,6 +72,32 @@ def test_errors_are_the_same_in_the_rules_and_on_the_dashboards() -> None:
     assert set(BLAMELESS.split("|")) < set(CODE.values)
     in_rules = {values for each in of_rules() for label, values in MATCHER.findall(each.text) if "|" in values}
     assert in_rules == {BLAMELESS}
+
+
+def test_what_is_asked_of_the_gateway_is_what_it_exposes() -> None:
+    exposed = {name: kind.value for metric in METRICS for name in metric.series for kind in [metric.kind]}
+    recorded = {sample.name: family.type for family in FAMILIES for sample in family.samples}
+    asked = {name for expression in EXPRESSIONS for name in re.findall(r"\bsmg_\w+", expression.text)}
+    assert asked <= exposed.keys() and exposed.items() <= recorded.items()
+    for metric in METRICS:
+        assert asked & set(metric.series), f"{metric.name} is on no panel"
+
+
+def test_a_label_that_the_gateway_is_asked_by_is_one_of_that_metric() -> None:
+    labels = {sample.name: set(sample.labels) for family in FAMILIES for sample in family.samples}
+    for expression in EXPRESSIONS:
+        for name, matchers in re.findall(r"\b(smg_\w+)(?:\{([^}]*)\})?", expression.text):
+            by = re.findall(r"sum by \(([^)]*)\)", expression.text)
+            used = {label for label, _ in MATCHER.findall(matchers)} | {
+                each for group in by for each in group.split(", ")
+            }
+            assert used <= labels[name], expression
+
+
+def test_the_recorded_gateway_is_of_the_version_that_is_installed_and_tried() -> None:
+    version = GATEWAY.read_text().splitlines()[0].split()[2].rstrip(",")
+    assert f"smg=={version} " in (ROOT / ".ci" / "clients").read_text()
+    assert f"ARG SMG={version}\n" in (ROOT / "Dockerfile").read_text()
 
 
 @needs_promtool

@@ -1,4 +1,4 @@
-"""Every expression of every panel and rule has data on a real Prometheus, here over processes whose numbers are made up."""
+"""Every expression of every panel and rule has data on a real Prometheus, here over processes whose numbers are made up or recorded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from specsplit.values import (
     Plan,
     Vocabulary,
 )
-from tests.deploy.live import needs_prometheus, prometheus, query
+from tests.deploy.live import grown, needs_prometheus, prometheus, query, recorded_gateway
 from tests.observe.test_metrics import GOODPUT, TRACE, Record, Step, Totals
 
 PATIENCE_S = 60
@@ -37,6 +37,21 @@ def test_comparisons_of_a_rule_give_0_or_1_and_matchers_stay_as_they_are() -> No
         'a{b!="c", d=~"e"} / f > bool 0.9 and on () max(g) >= bool 1'
     )
     assert unfiltered("a > bool 1") == "a > bool 1"
+
+
+def test_counters_and_histograms_of_a_recording_grow_and_gauges_stay() -> None:
+    lines = [
+        "# TYPE a counter",
+        'a{b="1 c"} 2',
+        "# TYPE d gauge",
+        "d 3",
+        "# TYPE e histogram",
+        'e_bucket{le="1"} 1',
+        "e_sum 0.5",
+    ]
+    assert grown("\n".join(lines), 4).splitlines() == [
+        "# TYPE a counter", 'a{b="1 c"} 8.0', "# TYPE d gauge", "d 3", "# TYPE e histogram", 'e_bucket{le="1"} 4.0', "e_sum 2.0",
+    ]  # fmt: skip
 
 
 class Cast:
@@ -99,7 +114,7 @@ async def running(cast: Cast) -> AsyncIterator[Mapping[str, list[str]]]:
             yield {
                 job: [stack.enter_context(expose(each, "127.0.0.1:0")) for each in metrics]
                 for job, metrics in jobs.items()
-            }
+            } | {"specsplit-gateway": [stack.enter_context(recorded_gateway())]}
         finally:
             task.cancel()
 
@@ -123,7 +138,7 @@ async def test_every_expression_has_data_and_exemplars_lead_to_traces(tmp_path: 
 @needs_prometheus
 @pytest.mark.slow
 async def test_what_has_no_data_is_named(tmp_path: Path) -> None:
-    nobody = {f"specsplit-{service}": [] for service in ("coordinator", "verifier", "drafter")}
+    nobody = {f"specsplit-{service}": [] for service in ("coordinator", "verifier", "drafter", "gateway")}
     with prometheus(nobody, tmp_path) as url:
         problems = await asyncio.to_thread(check_expressions, url)
     assert any(problem.startswith("SpecsplitVerifierStuck: no series: rate(") for problem in problems)

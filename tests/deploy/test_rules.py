@@ -10,7 +10,7 @@ from scripts.dashboards.expressions import RULES, rules
 from tests.deploy.live import FOLDER, configuration, needs_promtool, promtool
 
 ALERTS = [rule for rule in rules() if "alert" in rule]
-JOBS = ("specsplit-coordinator", "specsplit-verifier", "specsplit-drafter")
+JOBS = ("specsplit-coordinator", "specsplit-verifier", "specsplit-drafter", "specsplit-gateway")
 
 
 @needs_promtool

@@ -17,7 +17,7 @@ from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.errors import SpecsplitError
 from specsplit.values import PlanChanges
-from tests.deploy.live import needs_prometheus, prometheus, query
+from tests.deploy.live import needs_prometheus, prometheus, query, recorded_gateway
 from tests.support.scrape import Places, eventually
 
 TARGET = Path("models/pocket/target")
@@ -181,7 +181,11 @@ def test_every_expression_of_every_panel_and_rule_has_data(
         for service, names in (("coordinator", ["coordinator"]), ("verifier", ["verifier"]), ("drafter", KINDS))
     }
     problems = ["nothing was asked yet"]
-    with load(cluster), prometheus(jobs, tmp_path) as url:
+    with (
+        load(cluster),
+        recorded_gateway() as gateway,
+        prometheus({**jobs, "specsplit-gateway": [gateway]}, tmp_path) as url,
+    ):
         until = time.monotonic() + 90
         while problems and time.monotonic() < until:
             time.sleep(3)
