@@ -1,4 +1,4 @@
-"""Members of a cluster that do nothing but report: real Join streams from one process. Its one Decode server ends every session at once.
+"""Members of a cluster that do nothing but report: real Join streams from one process. Its one verifier ends every session at once.
 
 `python -m benchmarks.crowd COORDINATOR MODEL VERIFIERS DRAFTERS` writes a line when all have joined and every verifier's roster is whole.
 """
@@ -19,11 +19,12 @@ from specsplit.membership import Register, Role, Roster
 from specsplit.rpc.coordinators import Coordinators
 from specsplit.rpc.memberships import Memberships
 from specsplit.rpc.options import server_options
-from specsplit.sessions import Finished, Tokens
+from specsplit.sessions import Begin, Finished, Tokens
 from specsplit.settings import TransportSettings
 from specsplit.text.vocabulary import vocabulary_of
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import DrafterInfo, DrafterKind, FinishReason, Load, ModelInfo, SpeculationStatistics, Usage
+from specsplit.wire import sessions as many
 from specsplit.wire import verifier as wire
 
 CONTEXT: Final = 512
@@ -51,6 +52,15 @@ class Ender(verifier_pb2_grpc.VerifierServiceServicer):
         counted = SpeculationStatistics(steps=1)
         yield wire.decode_response(Tokens(WRITTEN, 0, counted))
         yield wire.decode_response(Finished(FinishReason.LENGTH, None, Usage(1, len(WRITTEN)), counted))
+
+    async def DecodeSessions(self, request_iterator: AsyncIterator[Any], context: object) -> AsyncIterator[Any]:  # noqa: N802 (the name is the protocol's)
+        """Many."""
+        counted = SpeculationStatistics(steps=1)
+        end = Finished(FinishReason.LENGTH, None, Usage(1, len(WRITTEN)), counted)
+        async for request in request_iterator:
+            begun = [each for each, event in many.sessions_request_events(request, 2**32) if isinstance(event, Begin)]
+            for message in many.sessions_responses((each, end, (Tokens(WRITTEN, 0, counted),)) for each in begun):
+                yield message
 
 
 async def _serve() -> str:

@@ -122,6 +122,39 @@ DecodeEvent = PromptLogprobs | Tokens | Preempted | Finished
 Finished."""
 
 
+@dataclass(frozen=True)
+class Begin:
+    """A session begins on a stream that carries many. Raises InvalidRequest for a time that is none."""
+
+    request: DecodeRequest
+    timeout_s: float | None = None
+    """How long it may take; None: as long as it takes."""
+    traceparent: str = ""
+    """The span that what is done for it belongs below; empty: nobody traces it."""
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise InvalidRequest("timeout_s", f"is {self.timeout_s}, expected a time above 0")
+        if self.request.prompt_logprobs is not None:
+            raise InvalidRequest(
+                "prompt_logprobs",
+                "is set, and a stream of many sessions does not wait for who reads a prompt; use Decode",
+            )
+
+
+@dataclass(frozen=True)
+class Leave:
+    """A session on such a stream is left by whoever began it."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A session on such a stream failed, and is over."""
+
+    status: bytes
+    """The google.rpc.Status that a call of its own would end with."""
+
+
 @dataclass(frozen=True, slots=True)
 class WatchedStep:
     """One step as people see it who look on. The first five are the whole speculation, in parallel: root first, parents before children."""

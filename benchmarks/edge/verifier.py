@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -16,44 +15,49 @@ from typing import cast
 import grpc
 
 from benchmarks.edge import pace
+from specsplit.clock import SystemClock
 from specsplit.membership import Register
+from specsplit.observe import Tracing
 from specsplit.rpc.coordinators import Coordinators
 from specsplit.rpc.edge import Edge
 from specsplit.rpc.memberships import Memberships
 from specsplit.rpc.options import server_options
-from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
+from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.settings import TransportSettings, VerifierSettings
 from specsplit.text.vocabulary import vocabulary_of
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import Load, ModelInfo, SpeculationStatistics
-from specsplit_verifier.edge.callers import Callers
 from specsplit_verifier.edge.service import read_revision
 from specsplit_verifier.edge.servicer import VerifierServicer
+from specsplit_verifier.edge.sessions import Sessions
 from specsplit_verifier.edge.updates import Updates
 from specsplit_verifier.edge.verifier import Verifier
+from specsplit_verifier.records.events import Cancel, Constrained
+from specsplit_verifier.report.telemetry import Telemetry
 
 CONTEXT = 100_000
 SESSIONS = 4096
 
 
 class Paced:
-    """Decodes by the clock: what of `Verifier` its servicer uses."""
+    """Decodes by the clock, without an end: what of `Verifier` its servicer uses."""
 
-    def __init__(self, info: ModelInfo) -> None:
+    def __init__(self, info: ModelInfo, settings: VerifierSettings) -> None:
         self.info = info
-        self._callers = Callers()
-        self._sessions: dict[int, int] = {}
-        """How many steps each has had."""
+        telemetry = Telemetry(settings, Tracing("verifier", settings.trace_scope), SystemClock())
+        self.sessions = Sessions(self._post, telemetry, self)
+        self.decode = self.sessions.decode
+        self._steps: dict[int, int] = {}
+        """How many each session has had."""
 
-    async def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
-        """Decode one session, without an end."""
-        with self._callers.waiting() as (session, outputs):
-            self._sessions[session] = 0
-            try:
-                while True:
-                    yield cast("DecodeEvent", await outputs.get())
-            finally:
-                del self._sessions[session]
+    async def state(self, request: DecodeRequest) -> None:
+        """Hold no output to anything."""
+
+    def _post(self, event: DecodeRequest | Constrained | Cancel) -> None:
+        if isinstance(event, DecodeRequest):
+            self._steps[event.session] = 0
+        elif isinstance(event, Cancel):
+            del self._steps[event.session]
 
     async def run(self) -> None:
         """Step when it is due; steps that it is too late for are not made."""
@@ -61,15 +65,16 @@ class Paced:
             number = pace.step() + 1
             await asyncio.sleep(pace.wait_s(number))
             token = (number % pace.TOLD,)
-            for session, steps in self._sessions.items():
-                self._sessions[session] = steps + 1
-                self._callers.tell(session, Tokens(token, 0, SpeculationStatistics(steps + 1, 0, 0, 0, steps + 1)))
+            for session, steps in self._steps.items():
+                self._steps[session] = steps + 1
+                self.sessions.tell(session, Tokens(token, 0, SpeculationStatistics(steps + 1, 0, 0, 0, steps + 1)))
 
 
 async def _main(coordinator: str, model: Path) -> None:
     logging.disable(logging.INFO)
-    paced, settings = Paced(ModelInfo("paced", vocabulary_of(model), CONTEXT, (0,))), VerifierSettings(model=model)
-    servicer = VerifierServicer(Updates(settings, partial(read_revision, settings)))
+    settings = VerifierSettings(model=model)
+    paced = Paced(ModelInfo("paced", vocabulary_of(model), CONTEXT, (0,)), settings)
+    servicer = VerifierServicer(Updates(settings, partial(read_revision, settings)), lambda method: None)
     servicer.verifier = cast("Verifier", paced)
     server = grpc.aio.server(
         options=server_options(TransportSettings()), interceptors=[Edge("verifier", lambda method: None)]

@@ -121,8 +121,30 @@ def number_of(error: SpecsplitError) -> int:
 
 def to_status(error: SpecsplitError) -> grpc.Status:
     """The status that ends a call with `error`; its sentence is the error's own, or the beginning of a very long one."""
-    status = status_pb2.Status(code=number_of(error), message=sentence_of(error), details=_details_of(error))
-    return rpc_status.to_status(status)  # pyright: ignore[reportUnknownMemberType]
+    return rpc_status.to_status(_status_of(error))  # pyright: ignore[reportUnknownMemberType]
+
+
+def to_status_bytes(error: SpecsplitError) -> bytes:
+    """The status of `error` as a message, for a session that has no call of its own."""
+    return _status_of(error).SerializeToString()
+
+
+def from_status_bytes(data: bytes) -> SpecsplitError:
+    """The error that a status, as a message, stands for. Raises InvalidRequest for what is no status, or one of no failure."""
+    try:
+        status = status_pb2.Status.FromString(data)
+    except message.DecodeError:
+        raise InvalidRequest("failed.status", "is not a google.rpc.Status") from None
+    if status.code == 0:
+        raise InvalidRequest("failed.status", "has code 0 (OK), expected an error code")
+    result = to_error(status.code, shortened(status.message, _MOST_BYTES))
+    for detail in status.details:
+        result = _enriched(result, detail)
+    return result
+
+
+def _status_of(error: SpecsplitError) -> status_pb2.Status:
+    return status_pb2.Status(code=number_of(error), message=sentence_of(error), details=_details_of(error))
 
 
 def sentence_of(error: SpecsplitError) -> str:

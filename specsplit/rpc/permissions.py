@@ -43,6 +43,7 @@ PERMISSIONS: Mapping[str, frozenset[CallerRole] | None] = MappingProxyType(
         f"/{VLLM_ENGINE_SERVICE}/StopProfile": frozenset({_OPERATOR}),
         f"/{CLUSTER_SERVICE}/Join": frozenset({_MEMBER}),
         f"/{VERIFIER_SERVICE}/Decode": frozenset({_MEMBER}),
+        f"/{VERIFIER_SERVICE}/DecodeSessions": frozenset({_MEMBER}),
         f"/{VERIFIER_SERVICE}/Watch": frozenset({_MEMBER}),
         f"/{VERIFIER_SERVICE}/UpdateWeights": frozenset({_MEMBER, _OPERATOR}),
         f"/{DRAFTER_SERVICE}/GetDrafterInfo": frozenset({_MEMBER, _OPERATOR}),

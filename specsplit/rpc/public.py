@@ -8,12 +8,14 @@ from specsplit.rpc.catalogue import (
     code_of,
     code_of_departure,
     from_rpc_error,
+    from_status_bytes,
     is_from_peer,
     is_task_cancelled,
     number_of,
     sentence_of,
     to_error,
     to_status,
+    to_status_bytes,
 )
 from specsplit.rpc.certificates import Pems, shown_to_servers
 from specsplit.rpc.channel import check_reachable, dial, dial_blocking
@@ -54,6 +56,7 @@ __all__ = [
     "dial",
     "dial_blocking",
     "from_rpc_error",
+    "from_status_bytes",
     "health_of_blocking",
     "is_from_peer",
     "is_task_cancelled",
@@ -65,6 +68,7 @@ __all__ = [
     "shown_to_servers",
     "to_error",
     "to_status",
+    "to_status_bytes",
     "wait_until_serving",
     "wait_until_serving_blocking",
 ]

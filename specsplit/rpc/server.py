@@ -76,7 +76,7 @@ class Server:
         """The ports: one for everyone, or one for clients and one for everyone."""
 
         def port(field: str, listen: str, roles: frozenset[CallerRole]) -> Port:
-            edge = Edge(self._service, self._gate, partial(callers.admit, port=roles))
+            edge = Edge(self._service, self.refusal, partial(callers.admit, port=roles))
             return Port(field, listen, self._settings, [*_tracers(self.tracing), edge])
 
         if not members_listen:
@@ -202,7 +202,8 @@ class Server:
         draining.cancel()
         await asyncio.wait({draining})
 
-    def _gate(self, method: str) -> SpecsplitError | None:
+    def refusal(self, method: str) -> SpecsplitError | None:
+        """Why a method is not served now; None: it is."""
         if self.phase is Phase.LOADING:
             return Unavailable(f"the {self._service} is still loading; try again soon")
         if self.phase is Phase.DRAINING and method in self._session_methods:

@@ -98,6 +98,58 @@ class DecodeRequest(_message.Message):
     prompt_logprobs: int
     def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., drafter: _Optional[_Union[DrafterAddress, _Mapping]] = ..., logprobs: _Optional[int] = ..., any_drafter: bool = ..., committed: _Optional[int] = ..., scope: _Optional[bytes] = ..., stream_interval: _Optional[int] = ..., constraint: _Optional[_Union[_common_pb2.Constraint, _Mapping]] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
+class DecodeSessionsRequest(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[DecodeSessionsRequestEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[DecodeSessionsRequestEvent, _Mapping]]] = ...) -> None: ...
+
+class DecodeSessionsRequestEvent(_message.Message):
+    __slots__ = ("session_id", "begin", "cancel")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    begin: BeginEvent
+    cancel: CancelEvent
+    def __init__(self, session_id: _Optional[int] = ..., begin: _Optional[_Union[BeginEvent, _Mapping]] = ..., cancel: _Optional[_Union[CancelEvent, _Mapping]] = ...) -> None: ...
+
+class BeginEvent(_message.Message):
+    __slots__ = ("request", "timeout_s", "traceparent")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    request: DecodeRequest
+    timeout_s: float
+    traceparent: str
+    def __init__(self, request: _Optional[_Union[DecodeRequest, _Mapping]] = ..., timeout_s: _Optional[float] = ..., traceparent: _Optional[str] = ...) -> None: ...
+
+class CancelEvent(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DecodeSessionsResponse(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[DecodeSessionsResponseEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[DecodeSessionsResponseEvent, _Mapping]]] = ...) -> None: ...
+
+class DecodeSessionsResponseEvent(_message.Message):
+    __slots__ = ("session_id", "response", "failed")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    session_id: int
+    response: DecodeResponse
+    failed: FailedEvent
+    def __init__(self, session_id: _Optional[int] = ..., response: _Optional[_Union[DecodeResponse, _Mapping]] = ..., failed: _Optional[_Union[FailedEvent, _Mapping]] = ...) -> None: ...
+
+class FailedEvent(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: bytes
+    def __init__(self, status: _Optional[bytes] = ...) -> None: ...
+
 class DrafterAddress(_message.Message):
     __slots__ = ("member_id", "address", "features", "weights_version")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]

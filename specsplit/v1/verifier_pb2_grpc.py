@@ -40,6 +40,11 @@ class VerifierServiceStub(object):
                 request_serializer=specsplit_dot_v1_dot_verifier__pb2.DecodeRequest.SerializeToString,
                 response_deserializer=specsplit_dot_v1_dot_verifier__pb2.DecodeResponse.FromString,
                 _registered_method=True)
+        self.DecodeSessions = channel.stream_stream(
+                '/specsplit.v1.VerifierService/DecodeSessions',
+                request_serializer=specsplit_dot_v1_dot_verifier__pb2.DecodeSessionsRequest.SerializeToString,
+                response_deserializer=specsplit_dot_v1_dot_verifier__pb2.DecodeSessionsResponse.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/specsplit.v1.VerifierService/Watch',
                 request_serializer=specsplit_dot_v1_dot_verifier__pb2.WatchRequest.SerializeToString,
@@ -57,7 +62,16 @@ class VerifierServiceServicer(object):
     """
 
     def Decode(self, request, context):
-        """One call per session: cancelling the call frees the session, the call's deadline is the session's.
+        """One call per session: cancelling the call frees the session, the call's deadline is the session's. For a program that has one session;
+        and for a session that DecodeSessions refuses.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DecodeSessions(self, request_iterator, context):
+        """One long-lived stream per (coordinator, verifier) pair carries every session of the pair, each as Decode would carry it. The sessions that
+        it still has end with it. A verifier of an older build does not know it: UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -86,6 +100,11 @@ def add_VerifierServiceServicer_to_server(servicer, server):
                     servicer.Decode,
                     request_deserializer=specsplit_dot_v1_dot_verifier__pb2.DecodeRequest.FromString,
                     response_serializer=specsplit_dot_v1_dot_verifier__pb2.DecodeResponse.SerializeToString,
+            ),
+            'DecodeSessions': grpc.stream_stream_rpc_method_handler(
+                    servicer.DecodeSessions,
+                    request_deserializer=specsplit_dot_v1_dot_verifier__pb2.DecodeSessionsRequest.FromString,
+                    response_serializer=specsplit_dot_v1_dot_verifier__pb2.DecodeSessionsResponse.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -126,6 +145,33 @@ class VerifierService(object):
             '/specsplit.v1.VerifierService/Decode',
             specsplit_dot_v1_dot_verifier__pb2.DecodeRequest.SerializeToString,
             specsplit_dot_v1_dot_verifier__pb2.DecodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DecodeSessions(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/specsplit.v1.VerifierService/DecodeSessions',
+            specsplit_dot_v1_dot_verifier__pb2.DecodeSessionsRequest.SerializeToString,
+            specsplit_dot_v1_dot_verifier__pb2.DecodeSessionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

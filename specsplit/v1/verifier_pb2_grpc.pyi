@@ -34,7 +34,13 @@ class VerifierServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> VerifierServiceAsyncStub: ...
     Decode: _grpc.UnaryStreamMultiCallable[_verifier_pb2.DecodeRequest, _verifier_pb2.DecodeResponse]
-    """One call per session: cancelling the call frees the session, the call's deadline is the session's."""
+    """One call per session: cancelling the call frees the session, the call's deadline is the session's. For a program that has one session;
+    and for a session that DecodeSessions refuses.
+    """
+    DecodeSessions: _grpc.StreamStreamMultiCallable[_verifier_pb2.DecodeSessionsRequest, _verifier_pb2.DecodeSessionsResponse]
+    """One long-lived stream per (coordinator, verifier) pair carries every session of the pair, each as Decode would carry it. The sessions that
+    it still has end with it. A verifier of an older build does not know it: UNIMPLEMENTED.
+    """
     Watch: _grpc.UnaryStreamMultiCallable[_verifier_pb2.WatchRequest, _verifier_pb2.WatchResponse]
     """For people who look on: the speculation of one session, step by step, until the session ends. A watcher that reads too slowly
     misses events, never the session a step.
@@ -50,7 +56,13 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Decode: _aio.UnaryStreamMultiCallable[_verifier_pb2.DecodeRequest, _verifier_pb2.DecodeResponse]  # type: ignore[assignment]
-    """One call per session: cancelling the call frees the session, the call's deadline is the session's."""
+    """One call per session: cancelling the call frees the session, the call's deadline is the session's. For a program that has one session;
+    and for a session that DecodeSessions refuses.
+    """
+    DecodeSessions: _aio.StreamStreamMultiCallable[_verifier_pb2.DecodeSessionsRequest, _verifier_pb2.DecodeSessionsResponse]  # type: ignore[assignment]
+    """One long-lived stream per (coordinator, verifier) pair carries every session of the pair, each as Decode would carry it. The sessions that
+    it still has end with it. A verifier of an older build does not know it: UNIMPLEMENTED.
+    """
     Watch: _aio.UnaryStreamMultiCallable[_verifier_pb2.WatchRequest, _verifier_pb2.WatchResponse]  # type: ignore[assignment]
     """For people who look on: the speculation of one session, step by step, until the session ends. A watcher that reads too slowly
     misses events, never the session a step.
@@ -69,7 +81,19 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _verifier_pb2.DecodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_verifier_pb2.DecodeResponse], _abc.AsyncIterator[_verifier_pb2.DecodeResponse]]:
-        """One call per session: cancelling the call frees the session, the call's deadline is the session's."""
+        """One call per session: cancelling the call frees the session, the call's deadline is the session's. For a program that has one session;
+        and for a session that DecodeSessions refuses.
+        """
+
+    @_abc_1.abstractmethod
+    def DecodeSessions(
+        self,
+        request_iterator: _MaybeAsyncIterator[_verifier_pb2.DecodeSessionsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_verifier_pb2.DecodeSessionsResponse], _abc.AsyncIterator[_verifier_pb2.DecodeSessionsResponse]]:
+        """One long-lived stream per (coordinator, verifier) pair carries every session of the pair, each as Decode would carry it. The sessions that
+        it still has end with it. A verifier of an older build does not know it: UNIMPLEMENTED.
+        """
 
     @_abc_1.abstractmethod
     def Watch(

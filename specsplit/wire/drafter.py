@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, NoReturn, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, NoReturn
 
 from specsplit.draft_events import Close, FeaturesRead, Open, Refuse, ToDrafter, ToVerifier
 from specsplit.errors import InvalidRequest
@@ -13,17 +13,15 @@ from specsplit.v1 import drafter_pb2 as pb
 from specsplit.values import DrafterInfo, Plan
 from specsplit.wire import common, hosts
 from specsplit.wire.checks import check
+from specsplit.wire.events import read_events
 from specsplit.wire.limits import (
     MAX_EVENTS,
     MAX_FEATURE_TOKENS,
-    MAX_MALFORMED_EVENTS,
     MAX_NODES,
     check_count,
 )
 from specsplit.wire.reading import intact, response_reader
 
-_Event = TypeVar("_Event", pb.DraftRequestEvent, pb.DraftResponseEvent)
-_Said = TypeVar("_Said")
 _read_draft_response = response_reader(pb.DraftResponse.FromString)
 
 
@@ -51,25 +49,7 @@ def draft_request_events(message: pb.DraftRequest) -> list[tuple[int, ToDrafter 
 
     Raises InvalidRequest for too many events, or too many malformed ones.
     """
-    return _events(intact(message).events, _request_from_wire)
-
-
-def _events(events: Sequence[_Event], read: Callable[[_Event], _Said]) -> list[tuple[int, _Said | InvalidRequest]]:
-    """What each says, by session. Raises InvalidRequest for more events, or more malformed ones, than a message may hold."""
-    check_count("events", events, MAX_EVENTS)
-    parsed: list[tuple[int, _Said | InvalidRequest]] = []
-    malformed = 0
-    for event in events:
-        try:
-            check(event)
-            parsed.append((event.session_id, read(event)))
-        except InvalidRequest as error:
-            malformed += 1
-            if malformed > MAX_MALFORMED_EVENTS:
-                problem = f"has more than {MAX_MALFORMED_EVENTS} malformed entries, the last of them: {error}"
-                raise InvalidRequest("events", problem) from error
-            parsed.append((event.session_id, error))
-    return parsed
+    return read_events(intact(message).events, _request_from_wire)
 
 
 def _request_from_wire(event: pb.DraftRequestEvent) -> ToDrafter:
@@ -136,7 +116,7 @@ def draft_response_events(message: pb.DraftResponse) -> list[tuple[int, ToVerifi
 
     Raises InvalidRequest for too many events, or too many malformed ones, and Incompatible if the message is none at all.
     """
-    return _events(intact(message).events, _response_from_wire)
+    return read_events(intact(message).events, _response_from_wire)
 
 
 def _response_from_wire(event: pb.DraftResponseEvent) -> ToVerifier:

@@ -47,9 +47,9 @@ MAX_FEATURE_BYTES = 2**30
 MAX_SCOPE = 32
 """Bytes that tell whose session it is."""
 MAX_EVENTS = 2_048
-"""Events of one message of a Draft stream."""
+"""Events of one message of a stream that carries many sessions."""
 MAX_MALFORMED_EVENTS = 64
-"""Malformed events in one message of a Draft stream: each ends its session, and more of them end the stream."""
+"""Malformed events in one message of such a stream: each ends its session, and more of them end the stream."""
 MAX_HELD = 2_048
 """Events that are sent behind one another in one message, since they were held back."""
 MAX_MEMBERS = 2_048
@@ -63,6 +63,8 @@ MAX_ABORTED = 4_096
 """Requests that one call ends."""
 MAX_SENTENCE = 1_000
 """Characters of what a refusal says."""
+MAX_STATUS = 8_192
+"""Bytes of the status that a session on such a stream ends with: as much as the metadata of a call have room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,10 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "DecodeRequest.token_ids": _TOKENS,
         "DecodeRequest.scope": _SCOPE,
         "DecodeResponse.earlier": Limit(entries=MAX_HELD),
+        "DecodeSessionsRequest.events": Limit(entries=MAX_EVENTS),
+        "BeginEvent.traceparent": _NAME,
+        "DecodeSessionsResponse.events": Limit(entries=MAX_EVENTS),
+        "FailedEvent.status": Limit(length=MAX_STATUS),
         "DrafterAddress.member_id": _NAME,
         "DrafterAddress.address": _NAME,
         "TokensEvent.token_ids": _PATH,

@@ -84,6 +84,12 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
 def decode_response(event: DecodeEvent, earlier: Iterable[Tokens] = ()) -> pb.DecodeResponse:
     """Write one event, and tokens before it that were held back, as one message."""
     message = pb.DecodeResponse()
+    response_into(message, event, earlier)
+    return message
+
+
+def response_into(message: pb.DecodeResponse, event: DecodeEvent, earlier: Iterable[Tokens]) -> None:
+    """Write an event, and tokens before it that were held back, into a message that may be inside another."""
     for tokens in earlier:
         _tokens_into(message.earlier.add(), tokens)
     if isinstance(event, Tokens):
@@ -94,7 +100,6 @@ def decode_response(event: DecodeEvent, earlier: Iterable[Tokens] = ()) -> pb.De
         message.MergeFrom(pb.DecodeResponse(prompt=prompt_to_wire(event)))
     else:
         message.finished.CopyFrom(_finished_to_wire(event))
-    return message
 
 
 def _tokens_into(message: pb.TokensEvent, event: Tokens) -> None:
@@ -125,6 +130,11 @@ def decode_events(message: pb.DecodeResponse) -> list[DecodeEvent]:
     Raises InvalidRequest if that is absent or one is too long, Incompatible if the message is none at all.
     """
     check(message)
+    return events_within(message)
+
+
+def events_within(message: pb.DecodeResponse) -> list[DecodeEvent]:
+    """Read the events of a message that has been held to the limits, as `decode_events` does."""
     earlier = message.earlier
     events: list[DecodeEvent] = [_tokens_from_wire("earlier", each) for each in earlier] if earlier else []
     match message.WhichOneof("event"):

@@ -20,7 +20,7 @@ from specsplit.rpc.coordinators import Coordinators
 from specsplit.rpc.edge import Edge
 from specsplit.rpc.memberships import Memberships
 from specsplit.rpc.options import server_options
-from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
+from specsplit.sessions import Begin, DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.settings import CoordinatorSettings, TransportSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.v1 import verifier_pb2, verifier_pb2_grpc
@@ -37,6 +37,7 @@ from specsplit.values import (
 from specsplit.wire.verifier import decode_from_wire, decode_response
 from specsplit.wire.watching import Watched, watch_response
 from specsplit_coordinator.edge.service import Coordinator
+from tests.support.carrying import Carrying
 
 POCKET = Path(__file__).parents[2] / "models" / "pocket" / "target"
 CONTEXT = 512
@@ -45,8 +46,8 @@ Script = Callable[[DecodeRequest], AsyncIterator[DecodeEvent]]
 
 
 @dataclass
-class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
-    """Answers Decode with its script, and counts."""
+class Verifier(Carrying):
+    """Answers Decode and DecodeSessions with its script, and counts."""
 
     script: Script
     address: str = ""
@@ -55,6 +56,8 @@ class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
     traceparents: list[str] = field(default_factory=list[str])
     """What each call said of its trace; empty: nothing."""
     open: int = 0
+    calls: int = 0
+    """Sessions that had a call of their own."""
     watched: Sequence[tuple[Watched, int]] = ()
     """What Watch tells of every request, and how many events it left out before each; then it waits until `ended`."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -62,6 +65,7 @@ class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
     async def Decode(  # noqa: N802 (the name is the protocol's)
         self, request: verifier_pb2.DecodeRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> AsyncIterator[verifier_pb2.DecodeResponse]:
+        self.calls += 1
         self.asked.append(decode_from_wire(request, 2048))
         self.timeouts.append(context.time_remaining())
         headers = {key: str(value) for key, value in context.invocation_metadata() or ()}
@@ -73,7 +77,16 @@ class Verifier(verifier_pb2_grpc.VerifierServiceServicer):
         finally:
             self.open -= 1
 
-    UpdateWeights = verifier_pb2_grpc.VerifierServiceServicer.UpdateWeights
+    async def carried(self, begin: Begin) -> AsyncIterator[DecodeEvent]:
+        self.asked.append(begin.request)
+        self.timeouts.append(begin.timeout_s)
+        self.traceparents.append(begin.traceparent)
+        self.open += 1
+        try:
+            async for event in self.script(begin.request):
+                yield event
+        finally:
+            self.open -= 1
 
     async def Watch(  # noqa: N802
         self, request: verifier_pb2.WatchRequest, context: grpc.aio.ServicerContext[object, object]

@@ -13,10 +13,10 @@ import pytest
 from specsplit.clock import ManualClock
 from specsplit.membership import Register
 from specsplit.observe import Tracing
-from specsplit.rpc import VERIFIER_SERVICE, Context, Server, caller
-from specsplit.sessions import DecodeRequest, Finished, Tokens
+from specsplit.rpc import VERIFIER_SERVICE, Server, caller
+from specsplit.sessions import Begin, DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.settings import TransportSettings, VerifierSettings
-from specsplit.v1 import verifier_pb2, verifier_pb2_grpc
+from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import (
     FinishReason,
     ModelInfo,
@@ -28,11 +28,11 @@ from specsplit.values import (
     Usage,
     Vocabulary,
 )
-from specsplit.wire.verifier import decode_response
 from specsplit_coordinator.members.channel_pool import ChannelPool, PooledChannel
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.members.verifier_client import VerifierClient
+from tests.support.carrying import Carrying
 from tests.support.certificates import Authority, Certificate
 
 HERE = Vocabulary(50)
@@ -40,23 +40,19 @@ TRACING = Tracing("coordinator", TraceScope())
 REQUEST = DecodeRequest("one", (1, 2), Sampling(), Stopping(), PlanChanges())
 
 
-class Named(verifier_pb2_grpc.VerifierServiceServicer):
+class Named(Carrying):
     """Notes who calls, and ends no session before it may."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.called_by: list[str] = []
         self.may_end = asyncio.Event()
 
-    Watch = verifier_pb2_grpc.VerifierServiceServicer.Watch
-    UpdateWeights = verifier_pb2_grpc.VerifierServiceServicer.UpdateWeights
-
-    async def Decode(  # noqa: N802 (the name is the protocol's)
-        self, request: verifier_pb2.DecodeRequest, context: Context
-    ) -> AsyncIterator[verifier_pb2.DecodeResponse]:
+    async def carried(self, begin: Begin) -> AsyncIterator[DecodeEvent]:
         self.called_by.append(caller().name)
-        yield decode_response(Tokens((5,), 0, SpeculationStatistics(steps=1)))
+        yield Tokens((5,), 0, SpeculationStatistics(steps=1))
         await self.may_end.wait()
-        yield decode_response(Finished(FinishReason.STOP, 0, Usage(2, 1), SpeculationStatistics(steps=1)))
+        yield Finished(FinishReason.STOP, 0, Usage(2, 1), SpeculationStatistics(steps=1))
 
 
 @pytest.fixture(scope="module")

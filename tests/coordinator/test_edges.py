@@ -80,5 +80,5 @@ async def test_a_verifier_that_answers_with_what_is_no_message_fails_the_request
 ) -> None:
     async with garbling() as address:
         await cluster.join("v1", address, ModelInfo("toy", cluster.tokenizer.vocabulary, CONTEXT, (0,)))
-        with pytest.raises(Unavailable, match="the peer sent what is not a DecodeResponse"):
+        with pytest.raises(Unavailable, match="the peer sent what is not a DecodeSessionsResponse"):
             await cluster.client.generate("a")

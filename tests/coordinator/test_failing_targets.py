@@ -57,7 +57,7 @@ async def serve(cluster: Cluster, fault: Fault) -> AsyncIterator[Serve]:
 
         async def served(name: str) -> None:
             settings, clock = VerifierSettings(model=POCKET), SystemClock()
-            servicer = VerifierServicer(Updates(settings, partial(read_revision, settings)))
+            servicer = VerifierServicer(Updates(settings, partial(read_revision, settings)), lambda method: None)
             runner = load_target(settings, clock)
             runner.target.model.register_forward_pre_hook(fault, with_kwargs=True)
             servicer.verifier = Verifier(settings, runner, clock)

@@ -110,7 +110,7 @@ OF_AN_OK = status_pb2.Status(message="well").SerializeToString()
     ("peer", "problem"),
     [
         pytest.param(None, f"{ELSE}: UNIMPLEMENTED", id="somebody else is at the address"),
-        pytest.param((), "the peer sent what is not a DecodeResponse", id="answers cannot be read"),
+        pytest.param((), "the peer sent what is not a DecodeSessionsResponse", id="answers cannot be read"),
         pytest.param((grpc.StatusCode.INTERNAL, OF_AN_OK), f"{ELSE}: INTERNAL: 'no'", id="details of another end"),
         *(
             pytest.param((code,), f"{ELSE}: {code.name}: 'no'", id=f"an end that no verifier makes, {code.name}")
@@ -352,7 +352,8 @@ async def test_a_verifier_that_does_not_know_this_coordinator_is_no_fault_of_the
     server = Server(settings, "verifier", services=[VERIFIER_SERVICE])
     await join_unreachable(cluster, await server.start())
     with pytest.raises(
-        Unavailable, match="verifier bad refuses this coordinator: Decode needs the role member: no token was shown"
+        Unavailable,
+        match="verifier bad refuses this coordinator: DecodeSessions needs the role member: no token was shown",
     ):
         await cluster.client.generate("x")
     await server.stop()

@@ -35,6 +35,7 @@ from specsplit.values import (
     Usage,
 )
 from specsplit.wire.coordinator import generate_events, generate_to_wire
+from specsplit_coordinator.members import session_stream
 from specsplit_coordinator.members.member_state import KIND_ORDER
 from specsplit_coordinator.requests import generation
 from tests.support.eventually import eventually
@@ -306,7 +307,11 @@ async def test_what_the_verifier_refuses_reaches_the_caller(cluster: Cluster, sa
     await eventually(lambda: cluster.coordinator.admission.running == 0)
 
 
-async def test_a_verifier_that_ends_a_session_without_a_word_is_an_error(cluster: Cluster) -> None:
+async def test_a_verifier_that_ends_a_session_without_a_word_is_an_error(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_stream, "FULL_BYTES", 1)  # so that it has a call of its own
+
     async def silent(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
         yield Tokens((5,), 0, SpeculationStatistics(steps=1))
 

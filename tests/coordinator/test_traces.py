@@ -68,10 +68,10 @@ async def test_a_request_has_exactly_the_spans_of_the_table(
     result = await cluster.client.generate("x", max_tokens=9, temperature=0.5, top_p=0.9, top_k=3, seed=2**64 - 1)
     spans = await whole(cluster, receiver)
     expected = {f"{each.kind} {each.name}" for each in rows_at(3) if each.service == "coordinator"}
-    expected -= {f"server {ENGINE_CALL}"}
+    expected -= {f"server {ENGINE_CALL}", f"client {DECODE_CALL}"}
     assert set(spans) == expected
     check_against_table(spans)
-    call = spans[f"client {DECODE_CALL}"]
+    call = spans["internal session"]
     assert verifier.traceparents == [f"00-{call.trace_id}-{call.span_id}-01"]
     generate = dict(spans["internal generate"].attributes)
     assert 0 <= generate.pop("gen_ai.response.time_to_first_chunk") < 60
@@ -126,10 +126,10 @@ async def test_a_request_for_several_choices_is_one_span_with_sums_and_a_call_fo
         "internal generate": 1,
         "internal tokenize": 1,
         "internal queue": 3,
-        f"client {DECODE_CALL}": 3,
+        "internal session": 3,
     }
     (whole,) = [span for span in receiver.spans if span.name == "generate"]
-    assert {span.parent_id for span in receiver.spans if span.name in ("queue", DECODE_CALL)} == {whole.span_id}
+    assert {span.parent_id for span in receiver.spans if span.name in ("queue", "session")} == {whole.span_id}
     told = whole.attributes
     assert problems_of(row("coordinator", "generate", "internal"), told.items()) == []
     assert (told["gen_ai.request.choice.count"], told["gen_ai.response.finish_reasons"]) == (3, ["stop"] * 3)
@@ -204,8 +204,8 @@ async def test_a_request_whose_caller_goes_away_ends_its_spans_and_is_no_failure
     generate = (await asyncio.to_thread(receiver.named, "generate"))[0]
     assert (generate.failed, generate.attributes["error.type"]) == (False, "CANCELLED")
     assert generate.attributes["gen_ai.response.time_to_first_chunk"] >= 0
-    calls = await asyncio.to_thread(receiver.named, DECODE_CALL)
-    assert [span.attributes["rpc.grpc.status_code"] for span in calls] == [1]
+    (session,) = await asyncio.to_thread(receiver.named, "session")
+    assert (session.failed, session.attributes) == (False, {"verifier": "v1"})
 
 
 async def test_a_lost_verifier_is_an_error_of_the_request(start: Callable[..., Any], receiver: Receiver) -> None:
@@ -242,7 +242,7 @@ async def test_a_failover_is_an_event_of_the_request_and_both_calls_are_in_its_t
     (whole,) = [span for span in receiver.spans if span.name == "generate"]
     assert problems_of(row("coordinator", "generate", "internal"), whole.attributes.items()) == []
     assert (whole.events, whole.attributes["specsplit.failovers"], whole.failed) == (("failover",), 1, False)
-    calls = [span for span in receiver.spans if span.name == DECODE_CALL]
+    calls = [span for span in receiver.spans if span.name == "session"]
     assert [(span.trace_id, span.parent_id) for span in calls] == [(whole.trace_id, whole.span_id)] * 2
     told = [f"00-{call.trace_id}-{call.span_id}-01" for call in sorted(calls, key=lambda span: span.start_ns)]
     assert first.traceparents + second.traceparents == told

@@ -63,6 +63,7 @@ class _Verifier(verifier_pb2_grpc.VerifierServiceServicer):
 
     Decode = verifier_pb2_grpc.VerifierServiceServicer.Decode
     Watch = verifier_pb2_grpc.VerifierServiceServicer.Watch
+    DecodeSessions = verifier_pb2_grpc.VerifierServiceServicer.DecodeSessions
     UpdateWeights = verifier_pb2_grpc.VerifierServiceServicer.UpdateWeights
 
 

@@ -108,6 +108,7 @@ class Decoding(verifier_pb2_grpc.VerifierServiceServicer):
                 raise errors.Unavailable("the engine has died")
 
     UpdateWeights = verifier_pb2_grpc.VerifierServiceServicer.UpdateWeights
+    DecodeSessions = verifier_pb2_grpc.VerifierServiceServicer.DecodeSessions
 
     def Watch(  # noqa: N802
         self, request: verifier_pb2.WatchRequest, context: Context

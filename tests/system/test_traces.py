@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Result
-from specsplit.observe.span_table import ENGINE_CALL, SPANS, SpanRow, problems_of, row, rows_at
+from specsplit.observe.span_table import DECODE_CALL, ENGINE_CALL, SPANS, SpanRow, problems_of, row, rows_at
 from specsplit.values import DrafterKind, TraceChanges
 from tests.support.drafting import POCKET_KINDS
 from tests.support.otlp import ReceivedSpan, Receiver, receiving
@@ -137,6 +137,8 @@ def check_kind(
     expected = {each.place for each in rows_at(level, kind)} - {
         f"{each} server {ENGINE_CALL}" for each in ("coordinator", "verifier")
     }
+    # Nor has any of their sessions a call of its own.
+    expected -= {f"coordinator client {DECODE_CALL}", f"verifier server {DECODE_CALL}"}
     assert seen - sometimes == expected - sometimes
     assert {span.attributes["kind"] for span in spans if span.name == "spec_draft"} == (
         {kind.value} if level > 1 else set()

@@ -145,9 +145,10 @@ async def test_the_spans_of_a_session_are_those_of_the_table(alphabet: Path, lev
 
 
 def check_stages(spans: Sequence[ReceivedSpan], end: Finished) -> None:
-    (call,), (prefill,), (decoding,) = named(spans, DECODE_CALL), named(spans, "prefill"), named(spans, "decode")
+    (call,), (session,) = named(spans, DECODE_CALL), named(spans, "session")
+    (prefill,), (decoding,) = named(spans, "prefill"), named(spans, "decode")
     assert f"00-{call.trace_id}-{call.parent_id}-01" == CALLER.traceparent
-    assert inside(prefill, call) and inside(decoding, call)
+    assert inside(session, call) and inside(prefill, session) and inside(decoding, session)
     assert prefill.start_ns <= decoding.start_ns < prefill.end_ns, "the step that reads the last of the prompt decodes"
     assert prefill.attributes == {"request_id": "a name", "prompt_tokens": 33, "committed": 0, "chunks": 2}
     assert decoding.attributes["request_id"] == "a name"
@@ -220,7 +221,7 @@ def test_a_forward_for_other_ranks_alone_is_a_step_that_says_so_while_somebody_i
         spans = Spans(tracing, SystemClock())
         spans.step(idle)
         with tracing.within(CALLER):
-            spans.submitted(1, DecodeRequest("waits for pages", [1]))
+            spans.submitted(1, DecodeRequest("waits for pages", [1]), tracing.current())
         spans.step(idle)
         sink.close()
         (step,) = named(receiver.spans, "step")

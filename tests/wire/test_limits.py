@@ -24,7 +24,7 @@ from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest
 from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import MAX_BIASES, Endpoint, Host, Load, ModelInfo, Plan, Sampling, Vocabulary
 from specsplit.values.host import MAX_CORE_RANGES
-from specsplit.wire import cluster, coordinator, drafter, verifier, vllm, vllm_operations, watching, weights
+from specsplit.wire import cluster, coordinator, drafter, sessions, verifier, vllm, vllm_operations, watching, weights
 from specsplit.wire.checks import check
 from specsplit.wire.limits import (
     LIMITS,
@@ -74,6 +74,8 @@ PARSERS: dict[type[Message], Callable[[Any], object]] = {
     drafter_pb2.GetDrafterInfoResponse: drafter.drafter_info_from_wire,
     verifier_pb2.DecodeRequest: lambda message: verifier.decode_from_wire(message, 2**32),
     verifier_pb2.DecodeResponse: verifier.decode_events,
+    verifier_pb2.DecodeSessionsRequest: lambda message: first_error(sessions.sessions_request_events(message, 2**32)),
+    verifier_pb2.DecodeSessionsResponse: lambda message: first_error(sessions.sessions_response_events(message)),
     verifier_pb2.WatchRequest: watching.watch_from_wire,
     verifier_pb2.WatchResponse: watching.watch_event,
     vllm_engine_pb2.GenerateRequest: vllm.generate_from_wire,

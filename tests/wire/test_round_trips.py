@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from specsplit.draft_events import Close, Open, Refuse, ToDrafter, ToVerifier
 from specsplit.errors import IllegalEvent, InvalidRequest
 from specsplit.features import FeatureNeed
-from specsplit.sessions import DecodeRequest, Finished, Preempted, Tokens
+from specsplit.sessions import Begin, DecodeRequest, Failed, Finished, Leave, Preempted, Tokens
 from specsplit.speculation import Commit, Grow, Mirror
 from specsplit.v1 import common_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import (
@@ -34,7 +35,8 @@ from specsplit.values import (
     Usage,
     Vocabulary,
 )
-from specsplit.wire import common, drafter, verifier, watching
+from specsplit.wire import common, drafter, sessions, verifier, watching
+from specsplit.wire.scan import SCANNED_BYTES
 from tests.wire.strategies import constraints, features, hosts, layouts, needs, reads
 
 VOCAB = 50
@@ -183,6 +185,75 @@ def test_decode_responses_round_trip(
     ):
         data = verifier.decode_response(event).SerializeToString()
         assert verifier.decode_events(verifier_pb2.DecodeResponse.FromString(data)) == [event]
+
+
+@given(st.lists(decodes | resumed, max_size=3), st.none() | st.floats(1e-3, 1e9), st.text(max_size=9))
+def test_events_that_begin_and_leave_sessions_round_trip(
+    requests: list[DecodeRequest], timeout_s: float | None, traceparent: str
+) -> None:
+    begins = [Begin(replace(each, prompt_logprobs=None), timeout_s, traceparent) for each in requests]
+    said: list[tuple[int, Begin | Leave]] = [*enumerate(begins, 1), (2**64 - 1, Leave())]
+    written = [
+        sessions.leave_event(session) if isinstance(event, Leave) else sessions.begin_event(session, event)
+        for session, event in said
+    ]
+    heard = [
+        event
+        for message in sessions.sessions_requests(written, 40)
+        for event in sessions.sessions_request_events(
+            verifier_pb2.DecodeSessionsRequest.FromString(message.SerializeToString()), VOCAB
+        )
+    ]
+    assert heard == said
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**64 - 1), st.integers(0, 2), tokens), max_size=300), statistics)
+def test_what_sessions_get_round_trips_in_messages_that_are_not_scanned(
+    drawn: list[tuple[int, int, tuple[int, ...]]], sums: SpeculationStatistics
+) -> None:
+    failed, end = Failed(b"a status"), Finished(FinishReason.STOP, None, Usage(1, 2, 0), sums)
+    answers = [
+        (session, (Tokens(ids, 0, sums), end, failed)[kind], ())
+        if kind
+        else (session, Tokens(ids, 0, sums), (Tokens(ids, 0, sums),))
+        for session, kind, ids in drawn
+    ]
+    messages = [message.SerializeToString() for message in sessions.sessions_responses(answers)]
+    assert all(len(data) <= SCANNED_BYTES for data in messages)
+    heard = [
+        event
+        for data in messages
+        for event in sessions.sessions_response_events(verifier_pb2.DecodeSessionsResponse.FromString(data))
+    ]
+    assert heard == [
+        (session, event if isinstance(event, Failed) else [*earlier, event]) for session, event, earlier in answers
+    ]
+
+
+def test_an_event_that_is_long_by_itself_is_a_message_of_its_own() -> None:
+    short, long = Tokens((1,), 0, SpeculationStatistics()), Tokens((2**31,) * 9_000, 0, SpeculationStatistics())
+    answers = [(1, short, ()), (2, long, ()), (3, short, ()), (4, short, ())]
+    messages = list(sessions.sessions_responses(answers))
+    assert [[event.session_id for event in message.events] for message in messages] == [[1], [2], [3, 4]]
+
+
+def test_one_event_that_cannot_be_read_leaves_the_others_as_they_are() -> None:
+    message = verifier_pb2.DecodeSessionsRequest(
+        events=[
+            sessions.begin_event(1, Begin(DecodeRequest("a", (1,)))),
+            {"session_id": 2},
+            {"session_id": 3, "begin": {"request": {"token_ids": [VOCAB]}}},
+            {"session_id": 4, "begin": {"request": {"token_ids": [1]}, "timeout_s": float("nan")}},
+            {"session_id": 5, "begin": {"request": {"token_ids": [1], "prompt_logprobs": 0}}},
+            {"session_id": 6, "begin": {}},
+            sessions.leave_event(1),
+        ]
+    )
+    heard = dict(sessions.sessions_request_events(message, VOCAB)[1:])
+    assert {session: event.field for session, event in heard.items() if isinstance(event, InvalidRequest)} == {
+        2: "event", 3: "token_ids[0]", 4: "timeout_s", 5: "prompt_logprobs", 6: "token_ids",
+    }  # fmt: skip
+    assert heard[1] == Leave()
 
 
 def test_the_accept_length_is_told_with_the_sums() -> None:

@@ -18,6 +18,7 @@ from specsplit.rpc import Pems, dial, shown_to_servers
 from specsplit.settings import TransportSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit_coordinator.members.member_state import MemberState
+from specsplit_coordinator.members.session_stream import SessionStream
 
 DRAINED_GRACE_S = 5.0
 """How long calls to a verifier that has drained and left may go on. The end of a session and the end of the Join stream come over
@@ -33,7 +34,11 @@ class PooledChannel:
     certificates: Pems | None
     """What it was dialled with; None: in the clear."""
     calls: int = 0
-    """Calls that are open on the channel now."""
+    """Calls that are open on the channel now, and sessions on its stream."""
+    stream: SessionStream | None = None
+    """The call that carries many sessions; None: no session was begun on one yet."""
+    streams: bool = True
+    """False: the verifier does not know that call."""
 
 
 @dataclass(eq=False)
@@ -106,12 +111,15 @@ class ChannelPool:
                 self._close(pooled, DRAINED_GRACE_S if verifier.leaving else 0.0)
 
     def _close(self, pooled: PooledChannel, after_s: float) -> None:
-        task = asyncio.get_running_loop().create_task(self._closed(pooled.channel, after_s))
+        task = asyncio.get_running_loop().create_task(self._closed(pooled, after_s))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _closed(self, channel: grpc.aio.Channel, after_s: float) -> None:
+    async def _closed(self, pooled: PooledChannel, after_s: float) -> None:
         """Close a channel, and the calls on it, after `after_s` seconds, or sooner if the pool is closed."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._pool_closed.wait(), after_s)
-        await channel.close()
+        if pooled.stream is not None:
+            pooled.stream.cancel()
+            await pooled.stream.task
+        await pooled.channel.close()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
+from functools import partial
 from typing import Protocol
 
 import grpc
 
 from specsplit.engine import Operation, Outcome, Updated, UpdateWeights
-from specsplit.errors import Incompatible, InvalidRequest, SpecsplitError, Unavailable, quoted
+from specsplit.errors import DeadlineExceeded, Incompatible, InvalidRequest, SpecsplitError, Unavailable, quoted
 from specsplit.observe import TraceContext, Tracing
 from specsplit.rpc import CODES, from_rpc_error, is_from_peer, is_task_cancelled
-from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
+from specsplit.sessions import Begin, DecodeEvent, DecodeRequest, Finished
 from specsplit.settings import TransportSettings
 from specsplit.v1 import drafter_pb2_grpc
 from specsplit.vllm_engine.client import OperationCall
@@ -25,8 +26,9 @@ from specsplit.wire.weights import (
     verifier_update_to_wire,
     verifier_updated_from_wire,
 )
-from specsplit_coordinator.members.channel_pool import ChannelPool
+from specsplit_coordinator.members.channel_pool import ChannelPool, PooledChannel
 from specsplit_coordinator.members.member_state import MemberState
+from specsplit_coordinator.members.session_stream import Inbox, SessionStream, TooLong, Unknown
 
 _OF_A_VERIFIER = frozenset(CODES.values()) - {
     grpc.StatusCode.UNIMPLEMENTED,
@@ -44,6 +46,7 @@ class VerifierClient:
 
     def __init__(self, settings: TransportSettings, tracing: Tracing) -> None:
         self._tracing = tracing
+        self._settings = settings
         self._channels = ChannelPool(settings, tracing)
 
     async def decode(
@@ -61,19 +64,63 @@ class VerifierClient:
         """
         _require_alive(verifier)
         with self._channels.to(verifier) as pooled:
-            with self._tracing.within(trace):
-                call = pooled.stub.Decode(decode_to_wire(request), timeout=timeout_s)
-            last: Sequence[DecodeEvent] = ()
-            with _tied_to(verifier, call), _answered_by_verifier(verifier):
-                async for message in call:
-                    events = decode_events(message)
-                    if isinstance(events[-1], Finished):
-                        # Yielded once the call is over: a caller that stops at this event would otherwise cancel the call.
-                        last = events
-                    else:
-                        yield events
-                if last:
-                    yield last
+            if pooled.streams and request.prompt_logprobs is None:  # what is told of a prompt waits for its reader
+                try:
+                    with self._session(verifier, pooled, request, timeout_s, trace) as inbox:
+                        while True:
+                            events = await inbox.get()
+                            yield events
+                            if isinstance(events[-1], Finished):
+                                return
+                except Unknown:
+                    pooled.streams = False
+                except TooLong:
+                    pass
+            async with aclosing(self._alone(verifier, pooled, request, timeout_s, trace)) as sets:
+                async for events in sets:
+                    yield events
+
+    def _session(
+        self,
+        verifier: MemberState,
+        pooled: PooledChannel,
+        request: DecodeRequest,
+        timeout_s: float | None,
+        trace: TraceContext | None,
+    ) -> AbstractContextManager[Inbox]:
+        """Begin a session on the stream to the verifier. Raises TooLong, and DeadlineExceeded if there is no time."""
+        overdue = DeadlineExceeded(f"verifier {verifier.member_id}: Deadline Exceeded")
+        if timeout_s is not None and timeout_s <= 0:
+            raise overdue
+        stream = pooled.stream
+        if stream is None or stream.over:
+            call, most = pooled.stub.DecodeSessions(), self._settings.max_message_bytes
+            stream = pooled.stream = SessionStream(call, partial(_ended, verifier), most)
+        begin = Begin(request, timeout_s, "" if trace is None else trace.traceparent)
+        return stream.session(begin, overdue)
+
+    async def _alone(
+        self,
+        verifier: MemberState,
+        pooled: PooledChannel,
+        request: DecodeRequest,
+        timeout_s: float | None,
+        trace: TraceContext | None,
+    ) -> AsyncGenerator[Sequence[DecodeEvent], None]:
+        """Decode a session in a call of its own."""
+        with self._tracing.within(trace):
+            call = pooled.stub.Decode(decode_to_wire(request), timeout=timeout_s)
+        last: Sequence[DecodeEvent] = ()
+        with _tied_to(verifier, call), _answered_by_verifier(verifier):
+            async for message in call:
+                events = decode_events(message)
+                if isinstance(events[-1], Finished):
+                    # Yielded once the call is over: a caller that stops at this event would otherwise cancel the call.
+                    last = events
+                else:
+                    yield events
+            if last:
+                yield last
 
     async def watch(self, verifier: MemberState, request_id: str) -> AsyncGenerator[tuple[Watched, int], None]:
         """Yield what happens to the speculation of a session on a verifier, each event with the number of events left out before it.
@@ -139,6 +186,17 @@ def _tied_to(verifier: MemberState, call: _Call) -> Generator[None]:
 
     verifier.on_lost.append(cancel)
     try:
+        with _translated(verifier):
+            yield
+    finally:
+        verifier.on_lost.remove(cancel)
+        call.cancel()
+
+
+@contextmanager
+def _translated(verifier: MemberState) -> Generator[None]:
+    """Raise for a failed call what `VerifierClient.decode` says."""
+    try:
         yield
     except grpc.aio.AioRpcError as error:
         _require_alive(verifier)
@@ -151,9 +209,15 @@ def _tied_to(verifier: MemberState, call: _Call) -> Generator[None]:
         if not is_task_cancelled():
             _require_alive(verifier)
         raise
-    finally:
-        verifier.on_lost.remove(cancel)
-        call.cancel()
+
+
+def _ended(verifier: MemberState, error: Exception) -> Exception:
+    """The error of a session whose stream ended with `error`, or that was sent what stands for it."""
+    try:
+        with _translated(verifier), _answered_by_verifier(verifier):
+            raise error
+    except SpecsplitError as ours:
+        return ours
 
 
 @contextmanager

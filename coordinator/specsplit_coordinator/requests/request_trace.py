@@ -56,6 +56,24 @@ class RequestTrace:
                 now = self._clock.now()
                 self._tracing.span(name, began, now, parent=self._own, attributes=attributes, error=failure)
 
+    @contextmanager
+    def session(self, verifier: str) -> Generator[TraceContext | None]:
+        """Make a span of one session on a verifier; gives the parent of what the verifier does for it, None if nobody traces it."""
+        if self._own is None:
+            yield self._caller
+            return
+        own, began, failure = self._tracing.below(self._own), self._clock.now(), None
+        try:
+            yield own
+        except SpecsplitError as error:
+            failure = str(error)
+            raise
+        finally:
+            now, attributes = self._clock.now(), {"verifier": verifier}
+            self._tracing.span(
+                "session", began, now, parent=self._own, context=own, attributes=attributes, error=failure
+            )
+
     def whole(self, began: float, ended: float, attributes: Callable[[], dict[str, Value]], error: str | None) -> None:
         """Make the span of the request, if it is traced here."""
         if self._own is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -205,21 +205,33 @@ class Run:
     async def _decoded(self, lease: Lease) -> AsyncGenerator[Delta, None]:
         """Yield what the verifier of `lease` adds to the answer, until that is complete or the choice moves. Raises SpecsplitError."""
         begun, drafter = len(self._answer.tokens), None if lease.drafter is None else endpoint_of(lease.drafter)
-        session, trace = self._prepared.session(self._answer, drafter), self._logged.request.trace.context
-        events = self._cluster.decoder.decode(lease.verifier, session, self._remaining_s(), trace)
-        async with aclosing(events):
-            async for together in events:
-                lease.succeeded()
-                self._logged.burst(sum(len(event.tokens) for event in together if isinstance(event, Tokens)))
-                for event in together:
-                    if isinstance(event, Preempted):
-                        self._preempted(lease.verifier, begun)
-                    else:
-                        for delta in self._take(event):
-                            yield delta
-                    if self._answer.end is not None or self._reserved is not None:
+        session, trace = self._prepared.session(self._answer, drafter), self._logged.request.trace
+        with trace.session(lease.verifier.member_id) as context:
+            events = self._cluster.decoder.decode(lease.verifier, session, self._remaining_s(), context)
+            async with aclosing(events):
+                async for together in events:
+                    lease.succeeded()
+                    for delta in self._together(together, lease.verifier, begun):
+                        yield delta
+                    if self._left:
                         return
         raise SpecsplitError(f"verifier {lease.verifier.member_id} ended the session without saying why")
+
+    @property
+    def _left(self) -> bool:
+        """True if the verifier has nothing more to do for it: the answer is complete, or the choice moves."""
+        return self._answer.end is not None or self._reserved is not None
+
+    def _together(self, events: Sequence[DecodeEvent], verifier: MemberState, begun: int) -> Iterator[Delta]:
+        """Take in events that came at once, up to one at which the verifier is left: what to stream."""
+        self._logged.burst(sum(len(event.tokens) for event in events if isinstance(event, Tokens)))
+        for event in events:
+            if isinstance(event, Preempted):
+                self._preempted(verifier, begun)
+            else:
+                yield from self._take(event)
+            if self._left:
+                return
 
     def _take(self, event: PromptLogprobs | Tokens | Finished) -> tuple[Delta, ...]:
         """Take in what a verifier tells of the prompt, or adds to the answer: what to stream."""

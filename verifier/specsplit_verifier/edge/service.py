@@ -160,9 +160,9 @@ def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE)
     controller_for(settings, AS_SET)
     clock = SystemClock()
     services = [VERIFIER_SERVICE, VLLM_ENGINE_SERVICE]
-    server = Server(settings, "verifier", services=services, session_methods=["Decode", "Generate"])
+    server = Server(settings, "verifier", services=services, session_methods=["Decode", "DecodeSessions", "Generate"])
     updates = Updates(settings, partial(read_revision, settings))
-    servicer, engine = VerifierServicer(updates), VerifierEngine(settings, server)
+    servicer, engine = VerifierServicer(updates, server.refusal), VerifierEngine(settings, server)
     delivery = Delivery(engine, max_unread_bytes=settings.max_unread_bytes, unread_s=settings.unread_s)
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc)
     VllmEngineServicer(delivery, engine, settings.model, clock, settings.max_message_bytes).add_to(server.grpc)
@@ -185,7 +185,7 @@ def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE)
                 "window_kv_tokens has no effect: it is as much as kv_tokens, or the target has no layers that see a window beside others "
                 "that see all tokens, or it has recurrent layers or is split over processes, where all layers have room for kv_tokens"
             )
-        return Served(verifier, engine, delivery)
+        return Served(verifier, engine, delivery, servicer)
 
     return Service(
         settings,
@@ -200,8 +200,11 @@ def service_of(settings: VerifierSettings, environment: RankEnvironment = ALONE)
 class Served:
     """A verifier with its edges: what the process serves."""
 
-    def __init__(self, verifier: Verifier, engine: VerifierEngine, delivery: Delivery) -> None:
+    def __init__(
+        self, verifier: Verifier, engine: VerifierEngine, delivery: Delivery, servicer: VerifierServicer
+    ) -> None:
         self.verifier = verifier
+        self._servicer = servicer
         self.failed = verifier.failed
         """Set if nothing can be decoded any more."""
         self._engine = engine
@@ -211,6 +214,7 @@ class Served:
         """Return once no answer is on its way to a caller, and no session is left, here or on another rank of the group."""
         await self._delivery.delivered()
         await self.verifier.drained()
+        await self._servicer.end_streams()
 
     async def close(self) -> None:
         """End the engine and what stands before it."""

@@ -1,4 +1,4 @@
-"""A verifier without its server: the engine thread, its callers and the streams to drafters, as the event loop sees them."""
+"""A verifier without its server: the engine thread, its sessions and the streams to drafters, as the event loop sees them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from dataclasses import replace
 
 from specsplit.clock import Clock
 from specsplit.draft_events import ToDrafter
-from specsplit.errors import SpecsplitError
 from specsplit.membership import PlanOrder
 from specsplit.model_thread import ModelThread
 from specsplit.observe import Tracing
 from specsplit.records import StateBytes
-from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
+from specsplit.sessions import DecodeEvent, DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.values import AS_SET, Adaptive, Control, Load, ModelInfo, Plan, PlanChanges
 from specsplit.wire.watching import Watched
 from specsplit_verifier.drafters.streams import DrafterStreams
-from specsplit_verifier.edge.callers import Callers
 from specsplit_verifier.edge.constraints import Constraints
+from specsplit_verifier.edge.sessions import Sessions
 from specsplit_verifier.engine.engine import Engine
 from specsplit_verifier.policy.adaptive.choice import bound_of, controller_for
-from specsplit_verifier.records.events import Cancel, Constrained, DrafterLost, FromDrafter, Output
+from specsplit_verifier.records.events import DrafterLost, FromDrafter, Output
 from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.report.telemetry import Telemetry
 from specsplit_verifier.target.runner import TargetRunner
@@ -50,12 +49,12 @@ class Verifier:
         self.engine = Engine(runner, settings, self, clock, thread=thread)
         self.streams = DrafterStreams(settings, clock, self._from_drafter)
         self._loop = asyncio.get_running_loop()
-        self._callers = Callers()
-        self.failed = self._callers.failed
-        """Set if the engine thread died, or a step hangs; nothing can be decoded any more."""
         self.on_lost: Callable[[str], None] = _ignore
         """Called with the address of every drafter that is lost."""
         self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
+        self.sessions = Sessions(self.engine.post, self._telemetry, self._constraints)
+        self.failed = self.sessions.failed
+        """Set if the engine thread died, or a step hangs; nothing can be decoded any more."""
         metrics = self._telemetry.metrics
         metrics.watch(self.load)
         metrics.watch_streams(self.streams.statistics.values)
@@ -66,26 +65,9 @@ class Verifier:
         self.engine.start()
         self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
 
-    async def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
-        """Decode one session. Closing the iterator frees it. Raises SpecsplitError."""
-        with self._callers.waiting() as (session, outputs):
-            grammar = await self._constraints.state(request)
-            traceparent = self._telemetry.submitted(session, request)
-            submitted = replace(request, session=session, traceparent=traceparent)
-            self.engine.post(submitted if grammar is None else Constrained(submitted, grammar))
-            failure: SpecsplitError | None = None
-            try:
-                while True:
-                    output = await outputs.get()
-                    if isinstance(output, SpecsplitError):
-                        failure = output
-                        raise output
-                    yield output
-                    if isinstance(output, Finished):
-                        return
-            finally:
-                self.engine.post(Cancel(session))
-                self._telemetry.ended(session, failure)
+    def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
+        """Decode one session; see `Sessions.decode`."""
+        return self.sessions.decode(request)
 
     def replan(self, changes: PlanChanges, control: Control = AS_SET) -> None:
         """Obey an operator's order from the next step on, for sessions that are running too; see `PlanOrder`.
@@ -144,14 +126,14 @@ class Verifier:
         """End every session, saying why, and let the process leave: the engine thread is gone."""
         why = why or "the engine of this verifier has died; its log says why"
         _log.error("sessions are handed back, and this process ends: %s", why)
-        self._loop.call_soon_threadsafe(self._callers.fail, why)
+        self._loop.call_soon_threadsafe(self.sessions.fail, why)
 
     async def _watch_steps(self, every_s: float) -> None:
         """Hand sessions back, and let the process leave: a step hangs."""
         while not (why := self.engine.watchdog.look(every_s)):
             await asyncio.sleep(every_s)
         _log.error("%s; sessions are handed back, and this process ends", why)
-        self._callers.fail(why)
+        self.sessions.fail(why)
         await asyncio.to_thread(self.engine.rank.fail, why)
 
     def _hand_out(
@@ -162,7 +144,7 @@ class Verifier:
     ) -> None:
         self.streams.send(drafts)  # first: it is what the next step may wait for
         for session, output in outputs:
-            self._callers.tell(session, output)
+            self.sessions.tell(session, output)
         if result is not None:
             self._telemetry.step(result)
 
@@ -180,7 +162,7 @@ class Verifier:
 
     async def drained(self) -> None:
         """Return once no session is left, here or on another rank of the group: the others can do nothing without this one."""
-        await self._callers.gone()
+        await self.sessions.gone()
         await self.engine.rank.unneeded(self.failed)
 
     async def close(self) -> None:

@@ -19,6 +19,17 @@ _STAGES, _STEPS, _PARTS = 1, 2, 3
 """Levels from which on there are spans of each."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Contexts:
+    """The spans of one session, which are made when they are over."""
+
+    caller: TraceContext
+    """The parent of the next, which is that of the two behind it."""
+    session: TraceContext
+    prefill: TraceContext
+    decode: TraceContext
+
+
 @dataclass(slots=True)
 class _Traced:
     """One session, and what has been seen of it."""
@@ -28,10 +39,7 @@ class _Traced:
     earlier: int
     """Tokens behind the prompt that were generated earlier, and are read with it."""
     submitted: float
-    call: TraceContext
-    """The parent of the next two, whose spans are made when they are over."""
-    prefill: TraceContext
-    decode: TraceContext
+    spans: _Contexts
     chunks: int = 0
     read: float | None = None
     """When the prefill was over; None until then."""
@@ -55,16 +63,16 @@ class Spans:
         """True while a session is traced. Any thread may ask."""
         return bool(self._sessions)
 
-    def submitted(self, session: int, request: DecodeRequest) -> str:
-        """A session begins, in the task of its call: the `traceparent` for its drafters."""
-        call = self._tracing.current()
-        if call is None:
+    def submitted(self, session: int, request: DecodeRequest, caller: TraceContext | None) -> str:
+        """A session begins, for a caller with this span: the `traceparent` for its drafters."""
+        if caller is None:
             return ""
-        if not self._tracing.follows(_STAGES, call):
-            return call.traceparent
-        prefill, decode = self._tracing.below(call), self._tracing.below(call)
+        if not self._tracing.follows(_STAGES, caller):
+            return caller.traceparent
+        own, now = self._tracing.below(caller), self._clock.now()
+        prefill, decode = self._tracing.below(own), self._tracing.below(own)
         self._sessions[session] = _Traced(
-            request.request_id, request.prompt_tokens, request.committed, self._clock.now(), call, prefill, decode
+            request.request_id, request.prompt_tokens, request.committed, now, _Contexts(caller, own, prefill, decode)
         )
         return decode.traceparent
 
@@ -85,15 +93,24 @@ class Spans:
         traced = self._sessions.pop(session, None)
         if traced is None:
             return
-        failure = None if error is None else str(error)
-        read = self._prefilled(traced, self._clock.now(), failure) if traced.read is None else traced.read
+        failure, now = None if error is None else str(error), self._clock.now()
+        read = self._prefilled(traced, now, failure) if traced.read is None else traced.read
+        self._tracing.span(
+            "session",
+            traced.submitted,
+            now,
+            parent=traced.spans.caller,
+            context=traced.spans.session,
+            attributes={"request_id": traced.request_id},
+            error=failure,
+        )
         totals = traced.totals
         self._tracing.span(
             "decode",
             read if traced.decoding is None else traced.decoding,
             traced.committed or read,
-            parent=traced.call,
-            context=traced.decode,
+            parent=traced.spans.session,
+            context=traced.spans.decode,
             attributes={
                 "request_id": traced.request_id,
                 "steps": totals.steps,
@@ -131,7 +148,12 @@ class Spans:
         if self._tracing.wants(_PARTS):
             attributes = {"first": chunk.first, "tokens": chunk.num_tokens}
             self._tracing.span(
-                "prefill_chunk", result.began, result.ended, parent=traced.prefill, attributes=attributes, links=links
+                "prefill_chunk",
+                result.began,
+                result.ended,
+                parent=traced.spans.prefill,
+                attributes=attributes,
+                links=links,
             )
         over = traced.read is not None  # it was preempted, and is read again
         last = traced.prompt_tokens + traced.earlier - 1  # the first root
@@ -144,8 +166,8 @@ class Spans:
             "prefill",
             traced.submitted,
             now,
-            parent=traced.call,
-            context=traced.prefill,
+            parent=traced.spans.session,
+            context=traced.spans.prefill,
             attributes={
                 "request_id": traced.request_id,
                 "prompt_tokens": traced.prompt_tokens,
@@ -168,7 +190,7 @@ class Spans:
                 "spec_wait",
                 part.held_since,
                 result.began,
-                parent=traced.decode,
+                parent=traced.spans.decode,
                 attributes={"step": part.reply.speculation.steps, "wait_budget_us": part.plan.wait_budget_us},
                 links=links,
             )
@@ -177,7 +199,7 @@ class Spans:
                 "spec_verify",
                 result.began,
                 result.ended,
-                parent=traced.decode,
+                parent=traced.spans.decode,
                 attributes=_verified(part, len(result.sessions)),
                 links=links,
             )

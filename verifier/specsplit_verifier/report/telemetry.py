@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from specsplit.clock import Clock
 from specsplit.errors import SpecsplitError
-from specsplit.observe import Tracing
+from specsplit.observe import TraceContext, Tracing
 from specsplit.observe.metrics import VerifierMetrics
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
@@ -25,6 +25,7 @@ class Telemetry:
         self._intervals: Intervals | None = None
         if settings.vllm_metrics and self.metrics.on:
             self._intervals = Intervals(self.metrics.under_vllm_names(settings.model.name, rank))
+        self._tracing = tracing
         self._spans = Spans(tracing, clock)
         self._readers: list[Callable[[StepResult], None]] = []
         self.watching = Watching()
@@ -34,13 +35,17 @@ class Telemetry:
         """True if somebody wants to know of steps now. Any thread may ask."""
         return self.metrics.on or self._spans.wanted or bool(self.watching.watched or self._readers)
 
-    def submitted(self, session: int, request: DecodeRequest) -> str:
-        """A session begins, in the task of its call: the `traceparent` for its drafters."""
+    def caller(self) -> TraceContext | None:
+        """The span of the call that the running task serves; None: nobody traces it."""
+        return self._tracing.current()
+
+    def submitted(self, session: int, request: DecodeRequest, caller: TraceContext | None) -> str:
+        """A session begins, for a caller with this span: the `traceparent` for its drafters."""
         self.metrics.session(request.prompt_tokens)
         if self._intervals is not None:
             self._intervals.began(session)
         self.watching.began(session, request.request_id)
-        return self._spans.submitted(session, request)
+        return self._spans.submitted(session, request, caller)
 
     def subscribe(self, reader: Callable[[StepResult], None]) -> None:
         """From the next step on `reader` is called with every one."""

@@ -1,0 +1,147 @@
+"""The sessions that are decoded here, whoever asked for them, and in whichever call. On the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from itertools import count
+from typing import Protocol
+
+from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.grammar import GrammarState
+from specsplit.observe import TraceContext
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
+from specsplit_verifier.records.events import Cancel, Constrained, Output
+from specsplit_verifier.report.telemetry import Telemetry
+
+Take = Callable[[Output], None]
+"""Called with each output of a session as it comes; an error is the last, and so is Finished. It must not wait."""
+
+
+class Compiles(Protocol):
+    """Compiles the constraint of a request."""
+
+    async def state(self, request: DecodeRequest) -> GrammarState | None:
+        """Begin the output of a request; None: it is held to nothing. Raises SpecsplitError."""
+        ...
+
+
+class Sessions:
+    """All sessions of one verifier, by the numbers that they get here."""
+
+    def __init__(
+        self, post: Callable[[DecodeRequest | Constrained | Cancel], None], telemetry: Telemetry, constraints: Compiles
+    ) -> None:
+        """`post` tells the engine."""
+        self._post = post
+        self._telemetry = telemetry
+        self._constraints = constraints
+        self._numbers = count(1)
+        self._live: dict[int, LiveSession] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._why = ""
+        self.failed = asyncio.Event()
+        """Set once nothing can be decoded here any more."""
+
+    def begin(self, request: DecodeRequest, take: Take, caller: TraceContext | None = None) -> LiveSession:
+        """Begin a session, for a caller with this span; it is there until `end` is called.
+
+        Raises Unavailable once the verifier has failed.
+        """
+        if self.failed.is_set():
+            raise Unavailable(self._why)
+        session = LiveSession(self, next(self._numbers), take)
+        self._live[session.number] = session
+        self._idle.clear()
+        if request.constraint is None:
+            self._submit(session, request, caller, None)
+        else:
+            session.compiling = asyncio.create_task(self._compile(session, request, caller))
+        return session
+
+    async def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
+        """Decode one session, for the call that the running task serves. Closing the iterator frees it. Raises SpecsplitError."""
+        outputs = asyncio.Queue[Output]()
+        session, failure = self.begin(request, outputs.put_nowait, self._telemetry.caller()), None
+        try:
+            while True:
+                output = await outputs.get()
+                if isinstance(output, SpecsplitError):
+                    failure = output
+                    raise output
+                yield output
+                if isinstance(output, Finished):
+                    return
+        finally:
+            session.end(failure)
+
+    async def _compile(self, session: LiveSession, request: DecodeRequest, caller: TraceContext | None) -> None:
+        try:
+            grammar = await self._constraints.state(request)
+        except SpecsplitError as error:
+            session.take(error)
+        else:
+            self._submit(session, request, caller, grammar)
+
+    def _submit(
+        self,
+        session: LiveSession,
+        request: DecodeRequest,
+        caller: TraceContext | None,
+        grammar: GrammarState | None,
+    ) -> None:
+        session.submitted = True
+        traceparent = self._telemetry.submitted(session.number, request, caller)
+        submitted = replace(request, session=session.number, traceparent=traceparent)
+        self._post(submitted if grammar is None else Constrained(submitted, grammar))
+
+    def tell(self, session: int, output: Output) -> None:
+        """Give an output to who began a session, if it is still there."""
+        live = self._live.get(session)
+        if live is not None:
+            live.take(output)
+
+    def ended(self, session: LiveSession, failure: SpecsplitError | None) -> None:
+        """Forget a session."""
+        del self._live[session.number]
+        if session.submitted:
+            self._post(Cancel(session.number))
+            self._telemetry.ended(session.number, failure)
+        if not self._live:
+            self._idle.set()
+
+    def fail(self, why: str) -> None:
+        """End every session with this sentence, since nothing can be decoded here any more. The first sentence stands."""
+        self._why = self._why or why
+        self.failed.set()
+        for session in [*self._live.values()]:
+            session.take(Unavailable(self._why))
+
+    async def gone(self) -> None:
+        """Return once no session is there."""
+        await self._idle.wait()
+
+
+class LiveSession:
+    """One session, from its begin to its end."""
+
+    def __init__(self, sessions: Sessions, number: int, take: Take) -> None:
+        self._sessions = sessions
+        self.number = number
+        self.take = take
+        self.compiling: asyncio.Task[None] | None = None
+        """Compiles its constraint."""
+        self.submitted = False
+        """The engine knows of it."""
+        self._over = False
+
+    def end(self, failure: SpecsplitError | None = None) -> None:
+        """Free it, wherever it is; `failure` says why it failed, if it did. A second call does nothing."""
+        if self._over:
+            return
+        self._over = True
+        if self.compiling is not None:
+            self.compiling.cancel()
+        self._sessions.ended(self, failure)
