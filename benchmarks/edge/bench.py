@@ -24,7 +24,7 @@ from benchmarks.runner import rounds
 from benchmarks.spread import spread
 from specsplit.client import Client
 
-STREAMS: Final = (10, 100, 200)
+STREAMS: Final = (10, 100, 200, 400)
 PATIENT: Final = ("--log-level", "warning", "--max-queue", "1000", "--lost-after-ms", "60000")
 """Options of a coordinator that has more to do than it can."""
 SECONDS: Final = 3.0
@@ -37,7 +37,7 @@ COLUMNS: Final = {
     "streams": "streams", "offered": "offered, tokens/s",
     "tokens_s": "coordinator, tokens/s", "cpu_us": "us of CPU a token", "a_message": "tokens a message", "late": "delay p50 / p99, ms",
     "empty_tokens_s": "empty handler, tokens/s", "empty_cpu_us": "its us of CPU", "empty_late": "its delay, ms",
-    "ratio": "CPU, ratio", "verifier_us": "verifier's edge, us",
+    "ratio": "CPU, ratio", "verifier_us": "verifier's edge, us", "calls_us": "with a call for each session",
 }  # fmt: skip
 _SHOWN: Final = {"cpu_us": "us of CPU a token", "empty_cpu_us": "the empty handler's"}
 
@@ -81,6 +81,7 @@ def _row(streams: int, coordinator: Sequence[dict[str, Any]], empty: Sequence[di
     return {
         "streams": streams, "offered": round(streams / INTERVAL_S), "ratio": spread(ratios).told(".2f"),
         "verifier_us": _median(coordinator, lambda each: each["cpu_us"][1]),
+        "calls_us": _median(empty, lambda each: each["cpu_us"][1]),
         "a_message": _median(coordinator, lambda each: each["tokens_a_message"]),
         **_figures(coordinator, ""), **_figures(empty, "empty_"),
     }  # fmt: skip
@@ -119,6 +120,7 @@ def run(context: Context) -> None:
          "too late are not made, so what comes can be less than what is offered.",
          "The empty handler passes the same verifier's messages on and reads none of them. It takes turns with the coordinator, and the "
          "ratio is the median of those of the turns, quartiles in brackets. All else is the median of the turns.",
+         "A verifier's edge behind the coordinator carries all sessions on one stream; behind the empty handler each has a call.",
          "A delay is the time from when a step was due to when its token has been read, which is what verifier, coordinator and reader "
          "take together. All share the machine."],
         partial(panels, rows=rows, name="streams", keys=_SHOWN, xlabel="streams"),
