@@ -189,6 +189,8 @@ class Block:
     parent: bytes
     """The digest of the block before it; empty: a text begins with it."""
     tokens: tuple[int, ...]
+    adapter: str = ""
+    """With which adapter of the target it was computed; empty: none."""
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ def mark(digest: bytes) -> int:
     return int.from_bytes(digest[:_MARK_BYTES], "big")
 
 
-def first_marks(tokens: Sequence[int], page_size: int) -> tuple[int, ...]:
+def first_marks(tokens: Sequence[int], page_size: int, salt: bytes = b"") -> tuple[int, ...]:
     """The marks of the first full pages before the last token of a text, which is never shared; at most as many as members report."""
     digests: list[bytes] = []
-    extend(digests, tokens, min((len(tokens) - 1) // page_size, FIRST_PAGES), page_size)
+    extend(digests, tokens, min((len(tokens) - 1) // page_size, FIRST_PAGES), page_size, salt)
     return tuple(map(mark, digests))

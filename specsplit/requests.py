@@ -97,6 +97,8 @@ class GenerateRequest:
     """Likeliest tokens to tell beside each token of the prompt but the first, with their log-probabilities and its own, given the tokens
     before it: of the target's own logits, before temperature, bias, penalties and filters. They come before the first token of choice 0,
     once for all choices, and none with `resume_from`. None: nothing is told of the prompt."""
+    adapter: str = ""
+    """Name of the target's adapter to answer with; empty: none, the target as it is."""
 
     def __post_init__(self) -> None:
         check_logprobs(self.logprobs)
@@ -104,6 +106,7 @@ class GenerateRequest:
         check_stream_interval(self.stream_interval)
         check_name("request_id", self.request_id)
         check_name("drafter", self.drafter or "")
+        check_name("adapter", self.adapter)
         if not 0 <= self.priority <= MAX_PRIORITY:
             raise InvalidRequest("priority", f"is {self.priority}, expected 0..{MAX_PRIORITY}")
         if not 1 <= self.n <= MAX_CHOICES:

@@ -22,6 +22,7 @@ from specsplit.values import (
     Usage,
     check_logprobs,
 )
+from specsplit.values.checks import check_name
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class DecodeRequest:
     """What the output is held to; None: nothing."""
     prompt_logprobs: int | None = None
     """Likeliest tokens wanted beside each token of the prompt but the first, as in `GenerateRequest`."""
+    adapter: str = ""
+    """Name of the target's adapter to decode with; empty: none."""
     session: int = 0
     """The number that the verifier has given the session. This and the next two are not part of the message."""
     traceparent: str = ""
@@ -63,6 +66,7 @@ class DecodeRequest:
         check_logprobs(self.logprobs)
         check_logprobs(self.prompt_logprobs, "prompt_logprobs")
         check_stream_interval(self.stream_interval)
+        check_name("adapter", self.adapter)
         if self.committed and self.committed >= len(self.tokens):
             raise InvalidRequest(
                 "committed",

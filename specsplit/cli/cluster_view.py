@@ -14,6 +14,8 @@ from specsplit.values import DrafterReport, Estimate, ModelInfo, Plan, Speculati
 
 _MANY = 8
 """With more members than that they are counted above the table."""
+_NAMED = 3
+"""Adapters of a verifier that are named in the table."""
 Pairing = tuple[Member, DrafterReport]
 
 
@@ -120,6 +122,13 @@ def _weights(member: Member) -> str:
     return str(member.weights_version) if member.weights_version > 1 else NOTHING
 
 
+def _adapters(member: Member) -> str:
+    """Name the adapters of a verifier; of many the first."""
+    names = [each.name for each in member.role.adapters] if isinstance(member.role, ModelInfo) else []
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (", ".join(names[:_NAMED]) + more) or NOTHING
+
+
 def _cores(member: Member) -> str:
     host = member.host
     if not host.machine or not host.busy_cores:
@@ -150,6 +159,7 @@ MEMBERS: Sequence[Column[Member]] = (
     Column("silent ms", "since its last heartbeat", 10, lambda member: str(member.silent_ms)),
     Column("state", "ready, or draining: it takes no new sessions", 1, _state, right=False),
     Column("weights", "which its model has; - those that it began with", 15, _weights),
+    Column("adapters", "LoRA adapters that requests may name", 12, _adapters, right=False),
     Column("build", "its version and commit", 9, lambda member: member.build or NOTHING, right=False),
     Column(
         "machine",

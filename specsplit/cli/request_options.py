@@ -87,6 +87,9 @@ TimeoutOption: TypeAlias = Annotated[
 DrafterOption: TypeAlias = Annotated[
     str | None, _option("--drafter", f"{CHOICES}; the best there is if left out.", "KIND")
 ]
+AdapterOption: TypeAlias = Annotated[
+    str, _option("--adapter", "A LoRA adapter of the target, by name; none if left out.", "NAME")
+]
 ChoicesOption: TypeAlias = Annotated[int, _option("--n", "Write so many continuations, at most 16.")]
 PriorityOption: TypeAlias = Annotated[
     int, _option("--priority", "0 to 9: of those that wait the higher is served first, as far as the operator allows.")
@@ -122,6 +125,7 @@ _REQUEST: Mapping[str, tuple[Any, Any]] = MappingProxyType(
         "grammar": (GrammarOption, None),
         "choice": (ChoiceOption, None),
         "drafter": (DrafterOption, None),
+        "adapter": (AdapterOption, ""),
         "priority": (PriorityOption, 0),
     }
 )

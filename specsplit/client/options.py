@@ -64,6 +64,8 @@ class Options(TypedDict, total=False):
     drafter: str | None
     """A kind of drafter ("eagle3", "dflash", "dspark", "multi_layer_eagle", "eagle", "standalone", "ngram") or "none". None: the best
     available."""
+    adapter: str
+    """Name of a LoRA adapter of the target, of those that `model_info` tells; empty (the default): the target as it is."""
     plan: PlanChanges
     """How much to speculate, where it differs from the verifier's default."""
     n: int
@@ -136,6 +138,7 @@ def make_request(prompt: Promptable, **options: Unpack[Options]) -> GenerateRequ
         include_stop_str_in_output=options.get("include_stop_str_in_output", False),
         constraint=_constraint(options),
         prompt_logprobs=options.get("prompt_logprobs"),
+        adapter=options.get("adapter", ""),
     )
 
 
@@ -255,6 +258,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType
         "choice": (_or_none(_is_listed_texts), "texts or None"),
         "structural_tag": (_or_none(_is_text_or_object), "a text, an object or None"),
         "drafter": (_or_none(_is_text), "a text or None"),
+        "adapter": (_is_text, "a text"),
         "plan": (lambda value: isinstance(value, PlanChanges), "PlanChanges"),
         "n": (_is_integer, "an integer"),
         "priority": (_is_integer, "an integer"),

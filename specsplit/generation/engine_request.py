@@ -11,7 +11,7 @@ from specsplit.sessions import DecodeRequest
 from specsplit.text.detokenizer import NoText
 from specsplit.text.stop import StopScanner
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import DrafterKind, Endpoint, Sampling, Stopping, Usage
+from specsplit.values import Adapter, DrafterKind, Endpoint, Sampling, Stopping, Usage
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class EngineRequest:
     """Tokens that the context has room for behind the prompt."""
     scope: bytes = b""
     """Whose its sessions are, for drafters; empty: like no other session."""
+    adapter: Adapter | None = None
+    """The target's adapter that it is decoded with; None: none."""
 
     @property
     def most(self) -> int:
@@ -94,4 +96,5 @@ class EngineRequest:
             stream_interval=1 if request.stop else request.stream_interval,
             constraint=request.constraint,
             prompt_logprobs=request.prompt_logprobs if answer.lacks_prompt else None,
+            adapter=request.adapter,
         )

@@ -74,7 +74,7 @@ class Preparation:
     ) -> EngineRequest:
         """Give a request with these prompt tokens its name, its seed and its bounds. `client`: the name of the caller, or nothing.
 
-        Raises ContextExceeded, with the numbers, if the context is too short for its max_tokens.
+        Raises ContextExceeded, with the numbers, if the context is too short for its max_tokens, InvalidRequest for an unknown adapter.
         """
         asked, context_left = request.stopping.max_tokens, target.max_context - len(tokens)
         _check_context(asked, len(tokens), target.max_context)
@@ -86,6 +86,7 @@ class Preparation:
             stopping=replace(request.stopping, max_tokens=max_tokens(asked, context_left)),
             context_left=context_left,
             scope=scope_of(client, self._scope_key),
+            adapter=target.adapter(request.adapter),
         )
 
     def _seeded(self, request: GenerateRequest) -> Sampling:

@@ -143,6 +143,7 @@ SPANS: tuple[SpanRow, ...] = (
                 optional=True,
             ),
             _number("specsplit.failovers", "how often a choice went on elsewhere; left out if none did", optional=True),
+            _text("specsplit.adapter", "the adapter that was asked for; left out if there was none", optional=True),
             _text("specsplit.drafter", "member id of the drafter; left out if there was none", optional=True),
             _number("specsplit.steps", "steps of the target that the request took part in", optional=True),
             _number("specsplit.drafted", "nodes verified", optional=True),

@@ -20,6 +20,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "gpu_layers",
             "threads",
             "weights_dir",
+            "adapters_dir",
         ),
         "Addresses and membership": (
             "listen",

@@ -82,6 +82,9 @@ class VerifierSettings(EngineSettings, AnswerSettings):
     """Folder for the profiles of torch's profiler that operators start and stop (StartProfile of the engine protocol). Unset: none are."""
     weights_dir: Path | None = None
     """Folder with folders of other weights of the target, with which operators may have it go on (UpdateWeights). Unset: none are taken."""
+    adapters_dir: Path | None = None
+    """Folder with a folder for each adapter of the target, in the layout of peft (LoRA): requests name the folder, and those of several are
+    computed in one step. What does not go with it is refused at load. Unset: none are served."""
     older_heads: Literal["draft", "rest"] = "draft"
     """What becomes of heads that are there when the target gets other weights: they go on drafting, as long as what they bring is worth it
     (draft), or are not used until they have other weights too or start anew (rest)."""
@@ -160,6 +163,16 @@ class VerifierSettings(EngineSettings, AnswerSettings):
             if self.tp_size > 1 and value != alone:
                 problem = f"is {self.tp_size} and {field} is {value}, which do not go together; leave one of them out"
                 raise InvalidRequest("tp_size", problem, field)
+        return self
+
+    @model_validator(mode="after")
+    def _check_adapters(self) -> Self:
+        others = {"tp_size": self.tp_size > 1, "dp_size": self.dp_size > 1, "compile": self.compile == "regional"}
+        for field, is_set in others.items():
+            if self.adapters_dir is not None and is_set:
+                value = getattr(self, field)
+                problem = f"does not go with {field} = {value}; leave one of them out, or serve the merged weights of one adapter"
+                raise InvalidRequest("adapters_dir", problem, field)
         return self
 
     @model_validator(mode="after")

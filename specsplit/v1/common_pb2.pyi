@@ -331,20 +331,30 @@ class FeatureLayout(_message.Message):
     def __init__(self, width: _Optional[int] = ..., format: _Optional[_Union[FeatureFormat, str]] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("model", "vocabulary", "max_context", "eos_token_ids", "takes_chat", "looks_up")
+    __slots__ = ("model", "vocabulary", "max_context", "eos_token_ids", "takes_chat", "looks_up", "adapters")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TAKES_CHAT_FIELD_NUMBER: _ClassVar[int]
     LOOKS_UP_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocabulary: Vocabulary
     max_context: int
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     takes_chat: bool
     looks_up: bool
-    def __init__(self, model: _Optional[str] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., max_context: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., takes_chat: bool = ..., looks_up: bool = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
+    def __init__(self, model: _Optional[str] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., max_context: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., takes_chat: bool = ..., looks_up: bool = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ...) -> None: ...
+
+class Adapter(_message.Message):
+    __slots__ = ("name", "digest")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    digest: str
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class DrafterInfo(_message.Message):
     __slots__ = ("kind", "model", "vocabulary", "max_context", "features")

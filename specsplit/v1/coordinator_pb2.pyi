@@ -34,7 +34,7 @@ class UpdatedMember(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., version: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "text", "chat", "tokens", "sampling", "stopping", "stop", "drafter", "plan", "logprobs", "n", "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag", "resume_from", "priority", "stream_interval", "include_stop_str_in_output", "prompt_logprobs")
+    __slots__ = ("request_id", "text", "chat", "tokens", "sampling", "stopping", "stop", "drafter", "plan", "logprobs", "n", "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag", "adapter", "resume_from", "priority", "stream_interval", "include_stop_str_in_output", "prompt_logprobs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class GenerateRequest(_message.Message):
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     STRUCTURAL_TAG_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     RESUME_FROM_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     STREAM_INTERVAL_FIELD_NUMBER: _ClassVar[int]
@@ -74,12 +75,13 @@ class GenerateRequest(_message.Message):
     grammar: str
     choice: _common_pb2.ChoiceConstraint
     structural_tag: str
+    adapter: str
     resume_from: _containers.RepeatedScalarFieldContainer[int]
     priority: int
     stream_interval: int
     include_stop_str_in_output: bool
     prompt_logprobs: int
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., drafter: _Optional[str] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., logprobs: _Optional[int] = ..., n: _Optional[int] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., grammar: _Optional[str] = ..., choice: _Optional[_Union[_common_pb2.ChoiceConstraint, _Mapping]] = ..., structural_tag: _Optional[str] = ..., resume_from: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ..., stream_interval: _Optional[int] = ..., include_stop_str_in_output: bool = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., drafter: _Optional[str] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., logprobs: _Optional[int] = ..., n: _Optional[int] = ..., json_schema: _Optional[str] = ..., json_object: bool = ..., regex: _Optional[str] = ..., grammar: _Optional[str] = ..., choice: _Optional[_Union[_common_pb2.ChoiceConstraint, _Mapping]] = ..., structural_tag: _Optional[str] = ..., adapter: _Optional[str] = ..., resume_from: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ..., stream_interval: _Optional[int] = ..., include_stop_str_in_output: bool = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class ChatPrompt(_message.Message):
     __slots__ = ("messages",)

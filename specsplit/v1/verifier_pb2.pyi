@@ -69,7 +69,7 @@ class WatchedStep(_message.Message):
     def __init__(self, node_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., edges: _Optional[_Iterable[float]] = ..., verified: _Optional[_Iterable[bool]] = ..., accepted: _Optional[_Iterable[int]] = ..., bonus_token_id: _Optional[int] = ..., committed: _Optional[int] = ..., root_position: _Optional[int] = ..., commits: _Optional[int] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStatistics, _Mapping]] = ..., no_drafts: _Optional[_Union[_common_pb2.NoDrafts, _Mapping]] = ...) -> None: ...
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("request_id", "token_ids", "sampling", "stopping", "plan", "drafter", "logprobs", "any_drafter", "committed", "scope", "stream_interval", "constraint", "prompt_logprobs")
+    __slots__ = ("request_id", "token_ids", "sampling", "stopping", "plan", "drafter", "logprobs", "any_drafter", "committed", "scope", "stream_interval", "constraint", "prompt_logprobs", "adapter")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class DecodeRequest(_message.Message):
     STREAM_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _common_pb2.Sampling
@@ -96,7 +97,8 @@ class DecodeRequest(_message.Message):
     stream_interval: int
     constraint: _common_pb2.Constraint
     prompt_logprobs: int
-    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., drafter: _Optional[_Union[DrafterAddress, _Mapping]] = ..., logprobs: _Optional[int] = ..., any_drafter: bool = ..., committed: _Optional[int] = ..., scope: _Optional[bytes] = ..., stream_interval: _Optional[int] = ..., constraint: _Optional[_Union[_common_pb2.Constraint, _Mapping]] = ..., prompt_logprobs: _Optional[int] = ...) -> None: ...
+    adapter: str
+    def __init__(self, request_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., stopping: _Optional[_Union[_common_pb2.Stopping, _Mapping]] = ..., plan: _Optional[_Union[_common_pb2.Plan, _Mapping]] = ..., drafter: _Optional[_Union[DrafterAddress, _Mapping]] = ..., logprobs: _Optional[int] = ..., any_drafter: bool = ..., committed: _Optional[int] = ..., scope: _Optional[bytes] = ..., stream_interval: _Optional[int] = ..., constraint: _Optional[_Union[_common_pb2.Constraint, _Mapping]] = ..., prompt_logprobs: _Optional[int] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class DecodeSessionsRequest(_message.Message):
     __slots__ = ("events",)

@@ -11,7 +11,16 @@ from specsplit.values.constraint import Constraint, ConstraintKind
 from specsplit.values.control import AS_SET, Control
 from specsplit.values.host import Host
 from specsplit.values.logprobs import MAX_LOGPROBS, PromptLogprobs, TokenLogprob, check_logprobs
-from specsplit.values.members import DrafterInfo, DrafterKind, Endpoint, Load, ModelInfo, Vocabulary, pages_held
+from specsplit.values.members import (
+    Adapter,
+    DrafterInfo,
+    DrafterKind,
+    Endpoint,
+    Load,
+    ModelInfo,
+    Vocabulary,
+    pages_held,
+)
 from specsplit.values.no_drafts import NoDrafts, NoDraftsCause
 from specsplit.values.plan import Plan, PlanChanges
 from specsplit.values.reports import DrafterReport, SpeculationReport
@@ -28,6 +37,7 @@ __all__ = [
     "MAX_REPETITION_PENALTY",
     "MAX_TEMPERATURE",
     "SERVICES",
+    "Adapter",
     "Adaptive",
     "Arm",
     "Constraint",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from specsplit.errors import Incompatible
+from specsplit.errors import Incompatible, InvalidRequest
 from specsplit.features import FeatureNeed
 
 
@@ -94,6 +94,21 @@ class DrafterInfo:
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """Weights of low rank (LoRA, arXiv 2106.09685) that a verifier adds to its target for the sessions that ask for them."""
+
+    name: str
+    """That of its folder."""
+    digest: str
+    """Hex SHA-256 of its files: adapters of one name with different digests are different ones."""
+
+    @property
+    def salt(self) -> bytes:
+        """What its KV depends on beside the tokens, for `specsplit.prefix`: no page of it is another adapter's, or the target's own."""
+        return self.digest.encode()
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """What a verifier says of its target."""
 
@@ -106,6 +121,25 @@ class ModelInfo:
     """Whether conversations may be sent, which a coordinator knows. None: a verifier tells, or a coordinator of an older build."""
     looks_up: bool = False
     """Whether a verifier drafts by lookup for sessions that no drafter serves, as a drafter of kind ngram would."""
+    adapters: tuple[Adapter, ...] = ()
+    """What requests may ask for beside the target as it is; each has another name."""
+
+    def adapter(self, name: str) -> Adapter | None:
+        """The adapter of that name; None if it is empty. Raises InvalidRequest, naming those that are there, if there is none."""
+        if not name:
+            return None
+        for adapter in self.adapters:
+            if adapter.name == name:
+                return adapter
+        raise InvalidRequest("adapter", f"is {name}, {self._known_adapters}")
+
+    @property
+    def _known_adapters(self) -> str:
+        if not self.adapters:
+            return f"and {self.model} has none; leave it out"
+        return (
+            f"expected one of {', '.join(adapter.name for adapter in self.adapters)}, or none for {self.model} as it is"
+        )
 
 
 def pages_held(num_tokens: int, in_step: int, page_size: int, window: int = 0) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specsplit.errors import InvalidRequest
@@ -13,6 +13,7 @@ from specsplit.v1 import cluster_pb2 as cluster_pb
 from specsplit.v1 import common_pb2 as pb
 from specsplit.v1 import coordinator_pb2 as coordinator_pb
 from specsplit.values import (
+    Adapter,
     Constraint,
     ConstraintKind,
     DrafterInfo,
@@ -242,11 +243,12 @@ def reason_from_wire(value: int) -> FinishReason:
 
 
 def model_to_wire(info: ModelInfo) -> pb.ModelInfo:
-    return pb.ModelInfo(**fields_of(info, vocabulary=vocabulary_to_wire(info.vocabulary)))
+    adapters = [pb.Adapter(name=adapter.name, digest=adapter.digest) for adapter in info.adapters]
+    return pb.ModelInfo(**fields_of(info, vocabulary=vocabulary_to_wire(info.vocabulary), adapters=adapters))
 
 
 def model_from_wire(message: pb.ModelInfo) -> ModelInfo:
-    """Raises InvalidRequest for an empty vocabulary or context."""
+    """Raises InvalidRequest for an empty vocabulary or context, and for adapters that could not be told from each other."""
     if message.max_context == 0:
         raise InvalidRequest("max_context", "is 0, expected the context length in tokens")
     return ModelInfo(
@@ -256,7 +258,21 @@ def model_from_wire(message: pb.ModelInfo) -> ModelInfo:
         tuple(message.eos_token_ids),
         message.takes_chat if message.HasField("takes_chat") else None,
         message.looks_up,
+        _adapters_from_wire(message.adapters),
     )
+
+
+def _adapters_from_wire(messages: Iterable[pb.Adapter]) -> tuple[Adapter, ...]:
+    adapters: dict[str, Adapter] = {}
+    for i, message in enumerate(messages):
+        if not (message.name and message.digest):
+            raise InvalidRequest(f"adapters[{i}]", "has no name or no digest, expected both")
+        if message.name in adapters:
+            raise InvalidRequest(
+                f"adapters[{i}].name", f"is {message.name}, which another has; expected different names"
+            )
+        adapters[message.name] = Adapter(message.name, message.digest)
+    return tuple(adapters.values())
 
 
 def drafter_to_wire(info: DrafterInfo) -> pb.DrafterInfo:

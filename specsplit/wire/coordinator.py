@@ -71,6 +71,7 @@ def _generate_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
         stream_interval=request.stream_interval,
         include_stop_str_in_output=request.include_stop_str_in_output,
         prompt_logprobs=request.prompt_logprobs,
+        adapter=request.adapter,
     )
     if not request.seeded:
         message.sampling.ClearField("seed")
@@ -100,6 +101,7 @@ def generate_from_wire(message: pb.GenerateRequest) -> GenerateRequest:
         include_stop_str_in_output=message.include_stop_str_in_output,
         constraint=common.constraint_from_wire(message),
         prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
+        adapter=message.adapter,
     )
 
 

@@ -54,6 +54,8 @@ MAX_HELD = 2_048
 """Events that are sent behind one another in one message, since they were held back."""
 MAX_MEMBERS = 2_048
 """Members of a cluster, and with that of a roster."""
+MAX_ADAPTERS = 2_048
+"""Adapters of one target."""
 MAX_CONTROLLERS = 16
 MAX_CONTROLLER = 64
 """Characters of the name of one."""
@@ -112,6 +114,9 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "FeatureNeed.projection": _NAME,
         "ModelInfo.model": _NAME,
         "ModelInfo.eos_token_ids": Limit(entries=MAX_STOP_TOKENS),
+        "ModelInfo.adapters": Limit(entries=MAX_ADAPTERS),
+        "Adapter.name": _NAME,
+        "Adapter.digest": _NAME,
         "DrafterInfo.model": _NAME,
         "GroupRank.group_id": _NAME,
         "Host.machine": _NAME,
@@ -123,6 +128,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "GenerateRequest.text": Limit(length=MAX_TEXT),
         "GenerateRequest.stop": Limit(MAX_STOP_STRINGS, MAX_STOP_STRING),
         "GenerateRequest.drafter": _NAME,
+        "GenerateRequest.adapter": _NAME,
         "GenerateRequest.resume_from": _TOKENS,
         "GenerateRequest.json_schema": _CONSTRAINT,
         "GenerateRequest.regex": _CONSTRAINT,
@@ -178,6 +184,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "DecodeRequest.request_id": _NAME,
         "DecodeRequest.token_ids": _TOKENS,
         "DecodeRequest.scope": _SCOPE,
+        "DecodeRequest.adapter": _NAME,
         "DecodeResponse.earlier": Limit(entries=MAX_HELD),
         "DecodeSessionsRequest.events": Limit(entries=MAX_EVENTS),
         "BeginEvent.traceparent": _NAME,

@@ -48,6 +48,7 @@ def _texts(request: GenerateRequest) -> Iterator[tuple[str, Iterable[str]]]:
     yield "stop", request.stop
     yield "drafter", (request.drafter or "",)
     yield "request_id", (request.request_id,)
+    yield "adapter", (request.adapter,)
     if request.constraint is not None:
         yield request.constraint.kind, (request.constraint.text, *request.constraint.choices)
 

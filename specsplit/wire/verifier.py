@@ -46,6 +46,7 @@ def decode_to_wire(request: DecodeRequest) -> pb.DecodeRequest:
         scope=request.scope,
         stream_interval=request.stream_interval,
         prompt_logprobs=request.prompt_logprobs,
+        adapter=request.adapter,
     )
     common.constraint_into(message.constraint, request.constraint)
     return message
@@ -78,6 +79,7 @@ def decode_from_wire(message: pb.DecodeRequest, vocab_size: int, max_context: in
         message.stream_interval or 1,
         common.constraint_from_wire(message.constraint),
         message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
+        message.adapter,
     )
 
 

@@ -124,6 +124,7 @@ def _events(number: int, change: BlockChange) -> Iterable[pb.KvCacheEvent]:
             blocks=map(_block, run),
             parent_block_hash=_hash(parent) if parent else None,
             tier=pb.KV_CACHE_TIER_DEVICE,
+            lora_name=run[0].adapter or None,
         )
         yield pb.KvCacheEvent(event_id=number, stored=stored)
 

@@ -88,7 +88,7 @@ def test_a_column_that_has_no_room_is_named(width: int) -> None:
     number = len(rows_of(out)[0])
     named = re.findall(r"no room for: (.*?)\nspeculation", out, re.DOTALL)
     missing = " ".join(named[0].split()).split(", ") if named else []
-    unused = {"reads", "machine", "cores", "rank", "wave", "weights"}
+    unused = {"reads", "machine", "cores", "rank", "wave", "weights", "adapters"}
     assert number + len(missing) == len(MEMBERS) - len(unused)
     assert set(missing) <= {each.heading for each in MEMBERS} - unused
     assert (not missing) is (width == 200)

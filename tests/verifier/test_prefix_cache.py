@@ -43,12 +43,12 @@ WAITING = PlanChanges(draft_ahead=False, wait_budget_us=20_000_000)
 
 def cache_of(pages: int) -> tuple[PagePool, PrefixCache]:
     pool = PagePool(pages, 4)
-    return pool, PrefixCache(pool, salt=b"this model")
+    return pool, PrefixCache(pool)
 
 
-def digests_of(cache: PrefixCache, tokens: Sequence[int]) -> list[bytes]:
+def digests_of(cache: PrefixCache, tokens: Sequence[int], salt: bytes = b"") -> list[bytes]:
     digests: list[bytes] = []
-    cache.extend(digests, tokens, len(tokens) // 4)
+    cache.extend(digests, tokens, len(tokens) // 4, salt)
     return digests
 
 
@@ -64,10 +64,10 @@ def put(pool: PagePool, cache: PrefixCache, tokens: Sequence[int]) -> list[bytes
 
 def test_a_digest_stands_for_the_page_and_all_before_it_and_the_salt() -> None:
     _, cache = cache_of(8)
-    one, two, three = digests_of(cache, [1, 2, 3, 4] * 3)
-    assert one == sha256(b"this model" + np.array([1, 2, 3, 4]).tobytes()).digest()
+    one, two, three = digests_of(cache, [1, 2, 3, 4] * 3, b"an adapter")
+    assert one == sha256(b"an adapter" + np.array([1, 2, 3, 4]).tobytes()).digest()
     assert two == sha256(one + np.array([1, 2, 3, 4]).tobytes()).digest()
-    assert len({one, two, three, *digests_of(PrefixCache(PagePool(8, 4)), [1, 2, 3, 4])}) == 4
+    assert len({one, two, three, *digests_of(cache, [1, 2, 3, 4])}) == 4
 
 
 def test_the_longest_known_beginning_is_found_and_held() -> None:

@@ -17,6 +17,7 @@ from specsplit.sessions import Begin, DecodeRequest, Failed, Finished, Leave, Pr
 from specsplit.speculation import Commit, Grow, Mirror
 from specsplit.v1 import common_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import (
+    Adapter,
     DrafterInfo,
     DrafterKind,
     Endpoint,
@@ -80,7 +81,7 @@ endpoints = st.builds(Endpoint, st.text(max_size=8), st.just("host:1"), needs, s
 decodes = st.builds(
     DecodeRequest, st.text(max_size=9), tokens, samplings, stoppings, plan_changes, st.none() | endpoints,
     st.none() | st.integers(0, 20), st.booleans(), scope=scopes, constraint=st.none() | constraints,
-    prompt_logprobs=st.none() | st.integers(0, 20),
+    prompt_logprobs=st.none() | st.integers(0, 20), adapter=st.sampled_from(["", "french"]),
 )  # fmt: skip
 resumed = st.builds(
     DecodeRequest, st.text(max_size=9), tokens.filter(lambda ids: len(ids) > 1), samplings, st.just(Stopping()),
@@ -127,13 +128,31 @@ def test_common_values_round_trip(
 def test_infos_round_trip(
     model: str, vocabulary: Vocabulary, context: int, ids: tuple[int, ...], kind: DrafterKind, need: FeatureNeed, n: int
 ) -> None:
-    target = ModelInfo(model, vocabulary, context, ids, looks_up=bool(n % 2))
+    adapters = tuple(Adapter(name, "0f" * 32) for name in ("french", "sql")[: n % 3])
+    target = ModelInfo(model, vocabulary, context, ids, looks_up=bool(n % 2), adapters=adapters)
     assert common.model_from_wire(common.model_to_wire(target)) == target
     for known in (vocabulary, None):
         info = DrafterInfo(kind, model, known, context, need)
         assert drafter.drafter_info_from_wire(drafter.drafter_info_to_wire(info)) == info
     load = Load(n, n // 2, n, n, n, n / 7, n // 9)
     assert common.load_from_wire(common.load_to_wire(load)) == load
+
+
+@pytest.mark.parametrize(
+    ("adapters", "problem"),
+    [
+        ([("", "0f")], r"adapters\[0\]: has no name or no digest"),
+        ([("a", "0f"), ("b", "")], r"adapters\[1\]: has no name or no digest"),
+        ([("a", "0f"), ("b", "0f"), ("a", "ab")], r"adapters\[2\].name: is a, which another has"),
+    ],
+)
+def test_adapters_that_cannot_be_told_from_each_other_are_refused(
+    adapters: list[tuple[str, str]], problem: str
+) -> None:
+    told = [common_pb2.Adapter(name=name, digest=digest) for name, digest in adapters]
+    message = common_pb2.ModelInfo(vocabulary=common_pb2.Vocabulary(size=8), max_context=8, adapters=told)
+    with pytest.raises(InvalidRequest, match=problem):
+        common.model_from_wire(message)
 
 
 @given(st.lists(st.tuples(u32, opens | commits | features() | plans | st.just(Close()))))

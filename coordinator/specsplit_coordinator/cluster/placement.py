@@ -8,6 +8,7 @@ from itertools import takewhile
 from specsplit.errors import Unavailable
 from specsplit_coordinator.cluster.outlook import ALONE, Outlook
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
+from specsplit_coordinator.members.compatibility import having
 from specsplit_coordinator.members.group import Group
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
@@ -48,7 +49,8 @@ def choose_verifier(
     patient: bool = False,
     outlook: Outlook = ALONE,
 ) -> MemberState | None:
-    """Choose the verifier with a free place that suits a session best; None if all are full. Raises Unavailable if none takes sessions.
+    """Choose the verifier with a free place that suits a session best; None if all are full. Raises Unavailable if none takes sessions, or
+    none that is there has its adapter.
 
     Verifiers that can never hold the session are left out. If that leaves none, one of them is chosen all the same, and refuses the
     session with the reason; but for a `patient` session, which waits for another verifier, Unavailable is raised.
@@ -60,6 +62,7 @@ def choose_verifier(
     Unavailable if that leaves none.
     """
     wanted = request or PlacementRequest()
+    verifiers = _fitting(verifiers, wanted)
     able = _able(verifiers, wanted)
     among = candidates(able or verifiers)
     if patient and not able:
@@ -88,12 +91,22 @@ def failing_groups(verifiers: Iterable[MemberState], within_s: float) -> Collect
     return {each.group for each in verifiers if each.group is not None and each.breaker.failed_s < within_s}
 
 
+def _fitting(verifiers: Sequence[MemberState], wanted: PlacementRequest) -> Sequence[MemberState]:
+    """The verifiers that have the session's adapter. Raises Unavailable if there are verifiers, and none has it."""
+    fitting = having(verifiers, wanted.adapter)
+    if verifiers and not fitting and wanted.adapter is not None:
+        raise Unavailable(f"no verifier that is there has adapter {wanted.adapter.name}; try again when one is back")
+    return fitting
+
+
 def better_verifier(
     verifiers: Sequence[MemberState], preempted_by: MemberState, wanted: PlacementRequest
 ) -> MemberState | None:
     """Choose a verifier with the pages for a session that another had to preempt, and with no queue; None if there is none."""
     others = [
-        each for each in verifiers if each is not preempted_by and not each.closed_because and each.breaker.admits
+        each
+        for each in having(verifiers, wanted.adapter)
+        if each is not preempted_by and not each.closed_because and each.breaker.admits
     ]
     known = [verifier for verifier in others if verifier.load.page_size and not verifier.load.waiting]
     sound = [verifier for verifier in known if verifier.member_id not in wanted.failed_on]

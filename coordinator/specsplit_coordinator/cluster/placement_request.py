@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from specsplit.prefix import first_marks
-from specsplit.values import Load, pages_held
+from specsplit.values import Adapter, Load, pages_held
 
 EXPECTED_NEW_TOKENS = 256
 """New tokens that pages are set aside for when a session is placed, at most: it takes pages as it goes on, and may end long before its
@@ -21,15 +21,17 @@ class PlacementRequest:
         max_new_tokens: int | None = None,
         num_draft_tokens: int | None = None,
         failed_on: Collection[str] = (),
+        adapter: Adapter | None = None,
     ) -> None:
         """`max_new_tokens`: None if it is not known. `num_draft_tokens`: its tokens in one step at most; None if its request does not say.
 
-        `failed_on`: verifiers, by member id, whose targets have failed on this session.
+        `failed_on`: verifiers, by member id, whose targets have failed on this session. `adapter`: the target's that it is decoded with.
         """
         self._tokens = tokens
         self._max_new_tokens = max_new_tokens
         self.num_draft_tokens = num_draft_tokens
         self.failed_on = failed_on
+        self.adapter = adapter
         self._marks: dict[int, tuple[int, ...]] = {}
         """Marks of the text's first pages, by page size."""
 
@@ -44,6 +46,10 @@ class PlacementRequest:
     def _pages_within(self, load: Load, window: int) -> int:
         new = EXPECTED_NEW_TOKENS if self._max_new_tokens is None else min(self._max_new_tokens, EXPECTED_NEW_TOKENS)
         return pages_held(len(self._tokens) + new, self.num_draft_tokens or 0, load.page_size, window)
+
+    @property
+    def _salt(self) -> bytes:
+        return b"" if self.adapter is None else self.adapter.salt
 
     @property
     def open_ended(self) -> bool:
@@ -64,7 +70,7 @@ class PlacementRequest:
         return pages_held(self.max_length + in_step, in_step, load.page_size, load.kv_window)
 
     def marks(self, page_size: int) -> tuple[int, ...]:
-        """The marks of the first pages of its text; see `specsplit.prefix`."""
+        """The marks of the first pages of its text, computed with its adapter; see `specsplit.prefix`."""
         if page_size not in self._marks:
-            self._marks[page_size] = first_marks(self._tokens, page_size)
+            self._marks[page_size] = first_marks(self._tokens, page_size, self._salt)
         return self._marks[page_size]

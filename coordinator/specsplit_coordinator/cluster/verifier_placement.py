@@ -20,6 +20,7 @@ from specsplit_coordinator.cluster.placement import (
     pages_lacking,
 )
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
+from specsplit_coordinator.members.compatibility import having
 from specsplit_coordinator.members.group import Group
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
@@ -72,6 +73,8 @@ class VerifierPlacement:
 
     def _drawn(self, wanted: PlacementRequest, times: int) -> Sequence[MemberState]:
         index, chance = self._index, self._chance
+        if wanted.adapter is not None:
+            return having(self._registry.verifiers, wanted.adapter)
         if len(index) <= FEW * times:
             return self._registry.verifiers
         if len(index.with_room) <= FEW * times:

@@ -26,6 +26,7 @@ def subscribe(requests: RequestLog, metrics: CoordinatorMetrics) -> None:
 def _write(request: LoggedRequest, ending: Ending) -> None:
     also: dict[str, object] = {"failovers": request.failovers} if request.failovers else {}
     also |= {"client": request.client} if request.client else {}
+    also |= {"adapter": request.asked.adapter} if request.asked.adapter else {}
     if request.dones:
         reasons, verifiers = (done.reason.value for done in request.dones), (done.verifier for done in request.dones)
         extra = fields(request=request.request_id, reason=_each_once(reasons), verifier=_each_once(verifiers), **also)
@@ -81,6 +82,8 @@ def _asked(request: GenerateRequest) -> dict[str, Value]:
     }
     if request.n > 1:
         asked["gen_ai.request.choice.count"] = request.n
+    if request.adapter:
+        asked["specsplit.adapter"] = request.adapter
     return asked if max_tokens is None else asked | {"gen_ai.request.max_tokens": max_tokens}
 
 

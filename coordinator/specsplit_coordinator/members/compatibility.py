@@ -1,11 +1,11 @@
-"""Checks that the members of a cluster are compatible: their vocabularies, and the controllers that verifiers have. Pure."""
+"""Checks that the members of a cluster are compatible: their vocabularies, and the adapters and controllers of verifiers. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from specsplit.errors import Incompatible
-from specsplit.values import Control, DrafterInfo, ModelInfo, Vocabulary
+from specsplit.values import Adapter, Control, DrafterInfo, ModelInfo, Vocabulary
 from specsplit_coordinator.members.member_state import MemberState
 
 
@@ -27,6 +27,29 @@ def check_vocabulary(member_id: str, model: ModelInfo, own: Vocabulary, verifier
         if isinstance(other, ModelInfo) and not model.vocabulary.fits(other.vocabulary):
             theirs = f"verifier {member.member_id} serves {other.model} with {other.vocabulary}"
             raise Incompatible(f"vocabulary mismatch in one cluster: {mine}; {theirs}")
+
+
+def check_adapters(member_id: str, model: ModelInfo, verifiers: Sequence[MemberState]) -> None:
+    """Raise Incompatible, naming both, if a verifier that registers has other weights under the name of an adapter that one has already.
+
+    A request names its adapter, so that its text would depend on where it is placed.
+    """
+    for member in verifiers:
+        other = member.who.role
+        theirs = {adapter.name: adapter for adapter in other.adapters} if isinstance(other, ModelInfo) else {}
+        for adapter in model.adapters:
+            if theirs.get(adapter.name, adapter) != adapter:
+                raise Incompatible(
+                    f"adapter {adapter.name} of verifier {member_id} has other weights or another configuration than that of verifier "
+                    f"{member.member_id}; give the folder of one of them another name"
+                )
+
+
+def having(verifiers: Sequence[MemberState], adapter: Adapter | None) -> Sequence[MemberState]:
+    """Find the verifiers that have this very adapter; None: all of them are meant."""
+    if adapter is None:
+        return verifiers
+    return [each for each in verifiers if isinstance(each.who.role, ModelInfo) and adapter in each.who.role.adapters]
 
 
 def check_controller(control: Control, verifiers: Sequence[MemberState]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from specsplit.clock import Clock
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import Heartbeat, Member, Register, WaveReport
-from specsplit.values import ModelInfo, Vocabulary
+from specsplit.values import Adapter, ModelInfo, Vocabulary
 from specsplit_coordinator.members.breaker import Breaker
-from specsplit_coordinator.members.compatibility import check_vocabulary
+from specsplit_coordinator.members.compatibility import check_adapters, check_vocabulary
 from specsplit_coordinator.members.groups import Groups
 from specsplit_coordinator.members.member_index import MemberIndex
 from specsplit_coordinator.members.member_state import Absence, MemberState
@@ -45,7 +46,8 @@ class Registry(Observable):
     def register(self, who: Register) -> MemberState:
         """Add a member. A verifier that was away for a moment and registers as before gets its state back, with its sessions.
 
-        Raises InvalidRequest for a name or rank that is taken, Incompatible for a verifier with another vocabulary.
+        Raises InvalidRequest for a name or rank that is taken, Incompatible for a verifier with another vocabulary, or with another
+        adapter under the name of one that is there.
         """
         taken = self._members.get(who.member_id)
         if taken is not None:
@@ -53,6 +55,7 @@ class Registry(Observable):
             raise InvalidRequest("register.member_id", problem)
         if isinstance(who.role, ModelInfo) and who.role not in self.index.verifiers.models:
             check_vocabulary(who.member_id, who.role, self._vocabulary, self.verifiers)
+            check_adapters(who.member_id, who.role, self.verifiers)
         member = self._members[who.member_id] = self._returning(who) or self._admit(who)
         self.index.enter(member)
         if (namesake := self._away.get(who.member_id)) is not None:
@@ -179,17 +182,32 @@ class Registry(Observable):
         """True if a verifier is away that may come back."""
         return bool(self._away)
 
-    def model(self) -> ModelInfo:
-        """The model that the verifiers serve; of several, that with the shortest context. Raises Unavailable if there is no verifier."""
+    def model(self, adapter: str = "") -> ModelInfo:
+        """The model of the verifiers that have this adapter; of several, that with the shortest context. It tells the adapters of all.
+
+        Raises Unavailable if there is no verifier, InvalidRequest, naming those that there are, for an adapter that none has.
+        """
         away = (member.who.role for member in self._away.values() if isinstance(member.who.role, ModelInfo))
         models = (*self.index.verifiers.models, *away)
         if not models:
             raise Unavailable(
                 "no verifier has joined the cluster; start one, or try again when it has loaded its model"
             )
-        return min(models, key=lambda model: model.max_context)
+        named: dict[str, Adapter] = {}
+        for model in models:
+            for each in model.adapters:
+                named.setdefault(each.name, each)
+        model = replace(min(models, key=_context), adapters=tuple(named[name] for name in sorted(named)))
+        wanted = model.adapter(adapter)
+        if wanted is None:
+            return model
+        return replace(model, max_context=min(_context(each) for each in models if wanted in each.adapters))
 
     @property
     def usable_drafters(self) -> tuple[MemberState, ...]:
         """The drafters that verifiers may use, in order of joining."""
         return tuple(member for member in self.drafters if member in self.index.drafters)
+
+
+def _context(model: ModelInfo) -> int:
+    return model.max_context

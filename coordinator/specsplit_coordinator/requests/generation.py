@@ -130,12 +130,12 @@ class Generator:
         return begin() if len(resumed) <= SHORT_ANSWER else await self._reader.aside(begin)
 
     def _check(self, request: GenerateRequest) -> ModelInfo:
-        """Check what takes no time, before the request waits for anything -> the model that the verifiers serve."""
+        """Check what takes no time, before the request waits for anything -> the model of those verifiers that can serve it."""
         check_wish(request.drafter)
         self._caps.check(request)
         vocabulary = self._tokenizer.vocabulary
         check_request(request, vocabulary)
-        target = self._cluster.registry.model()
+        target = self._cluster.registry.model(request.adapter)
         check_drafters(self._cluster.registry, request.drafter, vocabulary)
         return target
 

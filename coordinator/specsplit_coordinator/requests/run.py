@@ -25,6 +25,7 @@ from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
 from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.cluster.placement import has_other
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
+from specsplit_coordinator.members.compatibility import having
 from specsplit_coordinator.members.member_state import MemberState, endpoint_of
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.requests.admission import Admission
@@ -178,13 +179,17 @@ class Run:
         prepared, tokens, most = self._prepared, self._answer.tokens, self._prepared.stopping.max_tokens
         left = None if most is None else most - len(tokens)
         drafted = prepared.request.plan.num_draft_tokens
-        return PlacementRequest((*prepared.tokens, *tokens), left, drafted, self._failed_on)
+        return PlacementRequest((*prepared.tokens, *tokens), left, drafted, self._failed_on, prepared.adapter)
+
+    @property
+    def _verifiers(self) -> Sequence[MemberState]:
+        """Verifiers that have its adapter."""
+        return having(self._cluster.registry.verifiers, self._prepared.adapter)
 
     @property
     def _untried(self) -> bool:
         """True if there is a verifier whose target has not failed on it."""
-        members = self._cluster.registry.verifiers
-        return any(member.member_id not in self._failed_on for member in members if not member.closed_because)
+        return any(member.member_id not in self._failed_on for member in self._verifiers if not member.closed_because)
 
     def _take_drafter(self, lease: Lease) -> None:
         """Choose a drafter. If there is none of the wished kind, a choice that has some of its answer goes on without; otherwise
@@ -260,7 +265,7 @@ class Run:
         else:
             verifier.breaker.failed()
         received = len(self._answer.tokens)
-        goes_on = self._answer.full or self._retries.allows(received, verifier, self._cluster.registry.verifiers)
+        goes_on = self._answer.full or self._retries.allows(received, verifier, self._verifiers)
         extra = fields(
             request=self._logged.request.request_id,
             member_id=verifier.member_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
@@ -15,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from specsplit.errors import LoadError
+from specsplit.model.adapters import Adapters, adapt
 from specsplit.model.attention.backends import check_backend
 from specsplit.model.attention.interface import OTHERS, ForwardBatch, ReadForward, TrialForward, run_model
 from specsplit.model.attention.latent import LatentAttention, latent_attention
@@ -36,7 +38,7 @@ from specsplit.model.layers.recurrent import recurrent_modules
 from specsplit.model.layers.regional import Backend, compile_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh, no_rows
 from specsplit.model.lm.load import load_model
-from specsplit.model.lm.probe import probe
+from specsplit.model.lm.probe import probe, probe_adapters
 from specsplit.model.lm.replaced import use_cpu_layers, use_gpu_layers
 from specsplit.model.lm.runner import ModelRunner
 from specsplit.model.pages.batch import Row
@@ -71,6 +73,7 @@ class CausalLM(ModelRunner):
         window_tokens: WindowTokens | None = None,
         cpu_layers: bool = False,
         gpu_layers: bool = False,
+        adapters: Adapters | None = None,
     ) -> None:
         """The model must have been built with attn_implementation NAME. `num_pages`: or the share of the device's memory that they take;
         all ranks and processes come to the same bytes. `blocks` are what ranks share of it; None: nothing.
@@ -78,6 +81,7 @@ class CausalLM(ModelRunner):
         latent_cache: whether latents are kept in the place of heads that are made of them, if the model then gives its own numbers.
         window_tokens: see `ModelRunner`; all layers of a recurrent model have all pages. cpu_layers: faster modules in the place of
         transformers' own, where their numbers are the same: see `specsplit.model.layers.cpu`; gpu_layers: `specsplit.model.layers.gpu`.
+        adapters: those that were put into the model; with any, latents are not kept.
 
         Raises LoadError if it cannot be served.
         """
@@ -89,6 +93,7 @@ class CausalLM(ModelRunner):
         modules, self.states = recurrent_modules(model)
         self.model: Final = model.eval()
         self.info: Final = info
+        self.adapters: Final = Adapters() if adapters is None else adapters
         self.capture: Final = Capture(model)
         measured = partial(measure, model, info.max_context, {module.layer for module in modules})
         lay_out = partial(
@@ -102,15 +107,16 @@ class CausalLM(ModelRunner):
             window_tokens=window_tokens if self.states is None else None,
             alone=self.blocks.alone,
         )
-        standing = latent_attention(model) if latent_cache else []
+        standing = latent_attention(model) if latent_cache and not self.adapters else []
         heads = measured()
         trees = self._with_latents(standing, measured, lay_out, heads.numbers) if standing else None
         if trees is None:
             lay_out(heads)
             trees = probe(self)
         settled.remove()
+        adapted = probe_adapters(self)
         if cpu_layers:
-            use_cpu_layers(self, trees)
+            use_cpu_layers(self, trees, adapted)
         if gpu_layers:
             use_gpu_layers(self, trees)
         if isinstance(num_pages, MemoryShare):
@@ -136,15 +142,23 @@ class CausalLM(ModelRunner):
         max_context: int | None = None,
         latent_cache: bool = True,
         window_tokens: WindowTokens | None = None,
+        adapters: Path | None = None,
     ) -> Self:
         """Load from a local folder, as `load_model` does, ready to serve; with a `mesh` or a `split`, this process's part of it.
 
-        cpu_layers, gpu_layers, latent_cache: see the constructor. Nothing is replaced elsewhere than there, nor where it is split.
+        cpu_layers, gpu_layers, latent_cache: see the constructor. Nothing is replaced elsewhere than there, nor where it is split, nor on a
+        GPU with adapters: fused modules read the weights of the layers that these add to. adapters: a folder of them, as `adapters_in` has
+        it; `info.adapters` says which, in the order of their numbers.
 
         Raises LoadError, saying why, if it cannot be, and RankLost.
         """
         if split is not None and (inflate_layers or random_weights):
             raise LoadError("a model that is split over processes is neither inflated nor has it random weights")
+        if adapters is not None and (inflate_layers or split is not None or (mesh is not None and mesh.size > 1)):
+            raise LoadError(
+                "adapters (adapters_dir) are for a target that one process runs as it is: leave out inflate_layers, tp_size and dp_size, "
+                "or the adapters"
+            )
         check_backend(backend, torch.device(device))  # before a model is loaded for nothing
         model, info, blocks = load_model(
             folder,
@@ -157,9 +171,10 @@ class CausalLM(ModelRunner):
             max_context=max_context,
         )
         with refusing(f"model folder {folder} cannot be served"):
+            found = None if adapters is None else adapt(model, adapters)
             lm = cls(
                 model,
-                info,
+                info if found is None else replace(info, adapters=found.known),
                 num_pages=num_pages,
                 page_size=page_size,
                 backend=backend,
@@ -168,7 +183,8 @@ class CausalLM(ModelRunner):
                 latent_cache=latent_cache,
                 window_tokens=window_tokens,
                 cpu_layers=cpu_layers and split is None and model.device.type == "cpu",
-                gpu_layers=gpu_layers and split is None,
+                gpu_layers=gpu_layers and split is None and found is None,
+                adapters=found,
             )
             give_back(folder)
             return lm
@@ -176,8 +192,10 @@ class CausalLM(ModelRunner):
     def compile_layers(self, backend: Backend = "inductor") -> None:
         """Have its decoder layers compiled when they are first run: see `specsplit.model.layers.regional`.
 
-        Raises LoadError if it has no list of them.
+        Raises LoadError if it has no list of them, or adapters.
         """
+        if self.adapters:
+            raise LoadError("a target with adapters is not compiled: set compile = off, or leave adapters_dir out")
         layers = decoder_layers(self.model)
         if layers is None:
             name = type(self.model).__name__
@@ -199,8 +217,10 @@ class CausalLM(ModelRunner):
         and RankLost.
         """
         self.capture.check(layers)
-        if self.states is not None:
-            _log.info("no forward is captured: recurrent layers run in as many passes as the trees are deep")
+        if self.states is not None or self.adapters:
+            recurrent = "recurrent layers run in as many passes as the trees are deep"
+            adapted = "adapted layers are told in every forward whose tokens are whose"
+            _log.info("no forward is captured: %s", recurrent if self.states is not None else adapted)
             return
         self.capture_program(
             self._captured,
@@ -383,10 +403,12 @@ class CausalLM(ModelRunner):
 
     def _compute(self, batch: InputBatch | Inputs, forward_batch: ForwardBatch) -> Tensor:
         """Logits [n, V]."""
-        planned = nullcontext()
-        if self.states is not None and isinstance(batch, InputBatch):
-            planned = self.states.forward(batch.rows, batch.tables)
-        with planned:
+        planned = adapted = nullcontext()
+        if isinstance(batch, InputBatch):
+            adapted = self.adapters.forward(batch)
+            if self.states is not None:
+                planned = self.states.forward(batch.rows, batch.tables)
+        with planned, adapted:
             output = run_model(
                 self.model,
                 forward_batch,

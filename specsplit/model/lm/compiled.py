@@ -16,11 +16,13 @@ _log = logging.getLogger(__name__)
 def compile_unfused(lm: CausalLM, backend: Backend = "inductor") -> bool:
     """Have the decoder layers of a model compiled of which nothing is fused -> whether they are now.
 
-    What cannot be compiled, or gives other logits, stays as it is, and the log says why. A model with recurrent layers or without a list of
-    layers does too.
+    What cannot be compiled, or gives other logits, stays as it is, and the log says why. A model with adapters, with recurrent layers or
+    without a list of layers does too.
     """
     layers = decoder_layers(lm.model)
-    if layers is None or lm.states is not None or is_fused(lm.model) or any("forward" in vars(each) for each in layers):
+    if layers is None or lm.states is not None or lm.adapters or is_fused(lm.model):
+        return False
+    if any("forward" in vars(each) for each in layers):
         return False
     before, name = tree_logits(lm), type(lm.model).__name__
     compile_layers(layers, backend)

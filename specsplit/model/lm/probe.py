@@ -8,11 +8,13 @@ what a model does only from some position or length on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specsplit.errors import LoadError
@@ -44,7 +46,7 @@ def probe(lm: CausalLM) -> Tensor:
     trees = _packed_logits(lm, short)
     for texts, packed in ((short, trees), (long, _packed_logits(lm, long))):
         for text, ours in zip(texts, packed, strict=True):
-            _compare(lm.model, text, ours)
+            _compare(lm, text, ours)
     if beyond := untried(lm.model.config, lm.info.max_context):
         numbers = ", ".join(f"{name} = {length}" for name, length in beyond.items())
         _log.info(
@@ -56,16 +58,67 @@ def probe(lm: CausalLM) -> Tensor:
     return torch.cat(trees).cpu()
 
 
-def probe_replaced(lm: CausalLM, before: Tensor, where: str = "CPU") -> None:
-    """Raises LoadError unless a model some of whose modules were replaced gives the logits that it gave `before`, in `tree_logits`.
+def probe_replaced(lm: CausalLM, before: Tensor, where: str = "CPU", adapted: Tensor | None = None) -> None:
+    """Raises LoadError unless a model some of whose modules were replaced gives the logits that it gave `before`, in `tree_logits`, and
+    those that it gave in `adapted_logits`.
 
     where: they are for a CPU, or for a GPU.
     """
-    error = apart(tree_logits(lm).cpu(), before)
-    if not error <= tolerance(lm.model):
-        name = type(lm.model).__name__
+    pairs = [(tree_logits(lm).cpu(), before)]
+    if adapted is not None and (found := adapted_logits(lm)) is not None:
+        pairs.append((found, adapted))
+    for error in (apart(found, own) for found, own in pairs):
+        if not error <= tolerance(lm.model):
+            name = type(lm.model).__name__
+            raise LoadError(
+                f"{name} gives other logits with modules for a {where} (off by {error:.1%} of the largest): "
+                f"set {where.lower()}_layers = off"
+            )
+
+
+def probe_adapters(lm: CausalLM) -> Tensor | None:
+    """Raises LoadError unless a batch of rows with adapters and without gives the logits of each row alone -> `adapted_logits`.
+
+    One adapter is tried of all that add to the same layers, each of which has to be run. To be called before modules are replaced.
+    """
+    found: list[Tensor] = []
+    for number in lm.adapters.kinds():
+        texts = _adapted_texts(lm, number)
+        with _all_run(lm, number):
+            packed = _packed_logits(lm, texts)
+        for text, ours in zip(texts, packed, strict=True):
+            _compare(lm, text, ours)
+        found += packed
+    return torch.cat(found).cpu() if found else None
+
+
+def adapted_logits(lm: CausalLM) -> Tensor | None:
+    """Logits of small trees of which some have adapters, float32 [nodes, V]; None: there are no adapters. Leaves every page free."""
+    found = [each for number in lm.adapters.kinds() for each in _packed_logits(lm, _adapted_texts(lm, number))]
+    return torch.cat(found).cpu() if found else None
+
+
+def _adapted_texts(lm: CausalLM, adapter: int) -> list[Passage]:
+    """One of an adapter, and behind it one of the base: no more than without adapters, for which there is room."""
+    first, *others = _short(lm)
+    return [replace(first, adapter=adapter), *others]
+
+
+@contextmanager
+def _all_run(lm: CausalLM, adapter: int) -> Iterator[None]:
+    """Raises LoadError if any layer that an adapter adds to is not run in here, as where a model reads its weights alone."""
+    run: set[nn.Module] = set()
+    layers = lm.adapters.layers_of(adapter)
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.callback(layer.register_forward_pre_hook(lambda module, _: run.add(module)).remove)
+        yield
+    left_out = [layer.name for layer in layers if layer not in run]
+    if left_out:
+        name = lm.adapters.known[adapter - 1].name
         raise LoadError(
-            f"{name} gives other logits with modules for a {where} (off by {error:.1%} of the largest): set {where.lower()}_layers = off"
+            f"adapter {name}: it adapts {left_out[0]}, which {type(lm.model).__name__} does not run: it reads its weights otherwise, and "
+            "they cannot be adapted"
         )
 
 
@@ -99,10 +152,10 @@ def _long(lm: CausalLM) -> Passage:
     return text.within(min(length for (length,) in lm.blocks.assemble([text.length])))
 
 
-def _compare(model: PreTrainedModel, text: Passage, packed: Tensor) -> None:
-    name = type(model).__name__
+def _compare(lm: CausalLM, text: Passage, packed: Tensor) -> None:
+    model, name = lm.model, type(lm.model).__name__
     with refusing(f"{name} fails with its own attention, so ours cannot be compared with it"):
-        own = _own_logits(model, text)
+        own = _own_logits(lm, text)
     if not own.amax(dim=-1).isfinite().all():
         raise LoadError(
             f"{name} computes NaN or infinity with its own attention in {model.dtype}: are its weights broken?"
@@ -149,13 +202,16 @@ def _over(lm: CausalLM, runner: ModelRunner, texts: Sequence[Passage], tables: S
     return list(logits.split([len(text.parents) for text in texts]))
 
 
-def _own_logits(model: PreTrainedModel, text: Passage) -> Tensor:
+def _own_logits(lm: CausalLM, text: Passage) -> Tensor:
     """Compute the same logits with the model's plain attention, one path at a time."""
+    model = lm.model
     logits: dict[int, Tensor] = {}
     model.set_attn_implementation("eager")
     try:
         for path in text.paths():
-            logits.update(zip(path, _last_logits(model, text.along(path), len(path), text.start), strict=True))
+            tokens = text.along(path)
+            with lm.adapters.alone(text.adapter, len(tokens)):
+                logits.update(zip(path, _last_logits(model, tokens, len(path), text.start), strict=True))
     finally:
         model.set_attn_implementation(NAME)
     return torch.stack([logits[node] for node in range(len(text.parents))])

@@ -49,6 +49,8 @@ class Passage:
     seed: int = 0
     start: int = 0
     """Position of its first token. Nothing is seen of what would stand before it."""
+    adapter: int = 0
+    """The `Row.adapter` of its rows."""
 
     @property
     def length(self) -> int:
@@ -89,7 +91,7 @@ class Passage:
         return [*self.tokens[: self.prefix], *(self.tokens[self.prefix + node] for node in path)]
 
     def _placed(self, row: Row) -> Row:
-        return replace(row, positions=row.positions + self.start)
+        return replace(row, positions=row.positions + self.start, adapter=self.adapter)
 
 
 def short_texts(vocab_size: int, context: int) -> list[Passage]:

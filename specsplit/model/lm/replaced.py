@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def use_cpu_layers(lm: CausalLM, trees: Tensor) -> None:
-    """Replace modules. Raises LoadError if the model then gives other logits than `trees`, which its own gave in `tree_logits`.
+def use_cpu_layers(lm: CausalLM, trees: Tensor, adapted: Tensor | None = None) -> None:
+    """Replace modules. Raises LoadError if the model then gives other logits than `trees`, which its own gave in `tree_logits`, or than
+    `adapted`, of `adapted_logits`.
 
     Ranks that share its MLPs, and run together or not at all, are not asked.
     """
@@ -29,8 +30,9 @@ def use_cpu_layers(lm: CausalLM, trees: Tensor) -> None:
         lm.model.set_output_embeddings(found := packed(output))
         if (rows := PackedEmbedding.like(embeddings, output, found)) is not None:
             lm.model.set_input_embeddings(rows)
+    lm.adapters.pack(lm.model)
     if not len(lm.blocks):
-        probe_replaced(lm, trees)
+        probe_replaced(lm, trees, adapted=adapted)
 
 
 def use_gpu_layers(lm: CausalLM, trees: Tensor, kit: Kit | None = None) -> None:

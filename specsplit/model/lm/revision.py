@@ -56,11 +56,17 @@ class Revision:
 
 def check_updatable(served: CausalLM) -> None:
     """Raise Unsupported for a model whose weights cannot be copied into it."""
-    if len(served.blocks) or getattr(served.model, "hf_quantizer", None) is not None:
-        what = "is shared out over ranks" if len(served.blocks) else "is quantised"
-        raise Unsupported(
-            "UpdateWeights", f"is not supported for a model that {what}; start it anew with the other weights"
-        )
+    if served.adapters:
+        what = "has adapters, which were trained for the weights that it has"
+    elif len(served.blocks):
+        what = "is shared out over ranks"
+    elif getattr(served.model, "hf_quantizer", None) is not None:
+        what = "is quantised"
+    else:
+        return
+    raise Unsupported(
+        "UpdateWeights", f"is not supported for a model that {what}; start it anew with the other weights"
+    )
 
 
 def check_config(served: CausalLM, folder: Path) -> None:

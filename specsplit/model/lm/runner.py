@@ -71,14 +71,17 @@ class ModelRunner:
         windows = windows_of(geometry, num_pages, page_size, window_tokens)
         window_slots = 0 if windows is None else (windows.total_pages + 1) * page_size
         self.pool: Final = PagePool(num_pages, page_size, geometry.spans, windows)
-        self.spare_page: Final = self.pool.spare_page
-        """A page of the KV that the pool never hands out: the padding of captured forwards lives there."""
         self.kv: Final = KVCache(geometry, (num_pages + 1) * page_size, dtype, device, stored, window_slots)
         seconds = partial(step_seconds, kv=self.kv, pool=self.pool) if alone else None
         self.attention, self.backend = backend_over(backend, self.kv, page_size, seconds)
         """Name of the backend, and the backend."""
         self.graphs: Graphs | SharedGraphs | None = None
         """The captured forwards; None: every forward is run eagerly."""
+
+    @property
+    def spare_page(self) -> int:
+        """A page of the KV that the pool never hands out: the padding of captured forwards lives there."""
+        return self.pool.spare_page
 
     @property
     def device(self) -> torch.device:

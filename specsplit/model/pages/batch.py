@@ -82,6 +82,8 @@ class Row:
     """[n] indices (< Q) of the tokens whose logits are wanted; may be empty."""
     stretch: bool = False
     """True: nobody goes on from within it, whatever logits are wanted."""
+    adapter: int = 0
+    """Which of the model's adapters computes it: the k-th of `ModelInfo.adapters`, from 1; 0: the base."""
 
     def __post_init__(self) -> None:
         queries, tail = self.tail_mask.shape

@@ -91,7 +91,7 @@ def _leading(settings: VerifierSettings, clock: Clock, group: TensorGroup) -> Ta
 
 
 def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None, *, lazily: bool = False) -> TargetRunner:
-    target = _read(settings, settings.model, kv_room(settings), mesh)
+    target = _read(settings, settings.model, kv_room(settings), mesh, settings.adapters_dir)
     if settings.compile == "regional":
         target.compile_layers()
     elif settings.compiles_the_rest:
@@ -105,7 +105,11 @@ def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None, *,
 
 
 def _read(
-    settings: VerifierSettings, folder: Path, num_pages: int | MemoryShare, mesh: TorchMesh | None = None
+    settings: VerifierSettings,
+    folder: Path,
+    num_pages: int | MemoryShare,
+    mesh: TorchMesh | None = None,
+    adapters: Path | None = None,
 ) -> CausalLM:
     return CausalLM.load(
         folder,
@@ -123,6 +127,7 @@ def _read(
         max_context=settings.max_context,
         latent_cache=settings.latent_cache == "auto",
         window_tokens=settings.window_tokens,
+        adapters=adapters,
     )
 
 

@@ -63,6 +63,7 @@ class Updates:
             ("tp_size", settings.tp_size > 1),
             ("inflate_layers", bool(settings.inflate_layers)),
             ("random_weights", settings.random_weights),
+            ("adapters_dir", settings.adapters_dir is not None),
         ):
             if is_set:
                 raise Unsupported(

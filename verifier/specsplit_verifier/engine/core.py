@@ -41,6 +41,7 @@ from specsplit_verifier.schedule.scheduler import Scheduler
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
 from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.session import Session, StopRule
+from specsplit_verifier.sessions.used_adapter import UsedAdapter
 
 _log = logging.getLogger(__name__)
 LONGEST_TOLD_S = 1000.0
@@ -377,7 +378,8 @@ class EngineCore:
             self._outputs.append((session.id, PromptLogprobs(0, session.tokens[:1], ())))
 
     def _session(self, request: DecodeRequest, grammar: GrammarState | None) -> Session:
-        """Raises InvalidRequest if prompt and output exceed the context."""
+        """Raises InvalidRequest if prompt and output exceed the context, or there is no such adapter."""
+        adapter = UsedAdapter.of(self._info, request.adapter)
         plan, stopping = self._planner.plan_of(request.plan), request.stopping
         stops = StopRule(
             self._scheduler.max_tokens_of(request.prompt_tokens, stopping.max_tokens, plan.num_draft_tokens),
@@ -386,7 +388,9 @@ class EngineCore:
         )
         drafter = NoDrafter(needed=request.takes_drafter)
         table, tokens = self._scheduler.kv.table(), list(request.tokens)
-        return Session(request.session, request, plan, stops, table, tokens, 0, drafter, grammar=grammar)
+        return Session(
+            request.session, request, plan, stops, table, tokens, 0, drafter, grammar=grammar, adapter=adapter
+        )
 
     def _order(self, order: PlanOrder) -> None:
         """An operator wants this from now on."""

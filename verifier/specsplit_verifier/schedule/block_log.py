@@ -36,14 +36,17 @@ class BlockLog:
             if self._watcher is not None:
                 self._watcher.changed(changes)
 
-    def stored(self, digests: Sequence[bytes], first: int, new: Collection[bytes], tokens: Sequence[int]) -> None:
+    def stored(
+        self, digests: Sequence[bytes], first: int, new: Collection[bytes], tokens: Sequence[int], adapter: str = ""
+    ) -> None:
         """Note which pages of a text, from its page number `first` on, are `new` in the cache.
 
         `digests`: those of its pages from the front; `tokens`: those of its pages from number `first` on.
+        `adapter`: with which they were computed.
         """
         size = len(tokens) // (len(digests) - first)
         blocks = [
-            Block(digest, digests[number - 1] if number else b"", tuple(tokens[start : start + size]))
+            Block(digest, digests[number - 1] if number else b"", tuple(tokens[start : start + size]), adapter)
             for number, (digest, start) in enumerate(
                 zip(digests[first:], range(0, len(tokens), size), strict=True), first
             )

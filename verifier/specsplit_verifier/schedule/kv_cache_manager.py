@@ -126,9 +126,8 @@ class KVCacheManager:
                 first, size = prefix.shared, self.pool.page_size
                 new = self._cache.put(prefix.digests[first:full], session.table.pages(first, full))
                 if new:
-                    self._cache.blocks.stored(
-                        prefix.digests[:full], first, new, session.tokens[first * size : full * size]
-                    )
+                    tokens = session.tokens[first * size : full * size]
+                    self._cache.blocks.stored(prefix.digests[:full], first, new, tokens, session.request.adapter)
                 self._keep_features(session.drafter.feed, prefix.digests, range(prefix.shared, full))
                 if prefix.shared < FIRST_PAGES:
                     self._cache.used(prefix.digests[:full])
@@ -187,9 +186,9 @@ class KVCacheManager:
         if self._windows is not None:
             self._windows.see(session, 0)  # what it goes on from; for the rest there is room
         self._cache.used(known)
-        if session.cached_tokens is None:
-            session.cached_tokens = min(session.kv_length, session.prompt_length)
-            self.counters.cached_tokens += session.cached_tokens
+        if not session.begun:
+            cached = session.counters.cached = min(session.kv_length, session.prompt_length)
+            self.counters.cached_tokens += cached
         return self._reserve(session.table, min(length, (first + most) * self.pool.page_size))
 
     def extend(
@@ -313,7 +312,8 @@ class KVCacheManager:
         prefix = self._prefixes.setdefault(session.id, Prefix())
         if len(prefix.digests) < pages:
             blocks = -(-pages // BLOCK) * BLOCK
-            self._cache.extend(prefix.digests, session.tokens, min(blocks, self._full(len(session.tokens))))
+            count = min(blocks, self._full(len(session.tokens)))
+            self._cache.extend(prefix.digests, session.tokens, count, session.adapter.salt)
         return prefix
 
     def _known(self, session: Session) -> int:
@@ -379,7 +379,9 @@ class KVCacheManager:
         return prefix.idle[2]
 
     def _alike(self, one: Session, other: Session, page: int) -> bool:
-        """True if two texts are the same up to the end of a page. Only texts that have the same tokens there are looked at in full."""
+        """True if two texts are the same up to the end of a page, and read with one adapter. Only texts that have the same tokens there
+        are looked at in full.
+        """
         tokens = slice(page * self.pool.page_size, (page + 1) * self.pool.page_size)
         if one.tokens[tokens] != other.tokens[tokens]:
             return False

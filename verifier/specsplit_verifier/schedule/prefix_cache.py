@@ -1,8 +1,8 @@
 """Pages of KV that sessions share: full ones, found again by their tokens and all tokens before them.
 
-A page is known by the digest that `specsplit.prefix` makes of its tokens and all before them. So what is found was computed of the same
-tokens by the same model. The cache is one holder of every page that it knows. Pages that it alone holds are idle: they wait for a session,
-and the least recently used is evicted when pages are needed.
+A page is known by the digest that `specsplit.prefix` makes of its tokens and all before them, and of the adapter that it was computed with.
+So what is found was computed of the same tokens by the same model. The cache is one holder of every page that it knows. Pages that it alone
+holds are idle: they wait for a session, and the least recently used is evicted when pages are needed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from specsplit_verifier.schedule.prefix_features import PrefixFeatures
 class PrefixCache:
     """Pages by digest. Those that a session takes or puts are held by that session too."""
 
-    def __init__(self, pool: PagePool, salt: bytes = b"", feature_bytes: int = 0) -> None:
+    def __init__(self, pool: PagePool, feature_bytes: int = 0) -> None:
         """`feature_bytes`: host memory for features of the pages that are here, at most."""
         self._pool: Final = pool
         self.features: Final = PrefixFeatures(feature_bytes)
         self.recent: Final = RecentPrefixes()
         self.blocks: Final = BlockLog()
-        self._salt: Final = salt
         self._pages: dict[bytes, int] = {}
         self._idle: OrderedDict[bytes, int] = OrderedDict()
         """Pages that no session holds, the least recently used first."""
@@ -48,9 +47,9 @@ class PrefixCache:
         """Pages that `evict` can free."""
         return len(self._idle)
 
-    def extend(self, digests: list[bytes], tokens: Sequence[int], count: int) -> None:
-        """Append to the digests of a text's pages, from the front, until there are `count`."""
-        extend(digests, tokens, count, self._pool.page_size, self._salt)
+    def extend(self, digests: list[bytes], tokens: Sequence[int], count: int, salt: bytes = b"") -> None:
+        """Append to the digests of a text's pages, from the front, until there are `count`. `salt`: what KV depends on beside tokens."""
+        extend(digests, tokens, count, self._pool.page_size, salt)
 
     def page(self, digest: bytes) -> int:
         """Look up a page that is here."""

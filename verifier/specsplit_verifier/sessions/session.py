@@ -18,6 +18,7 @@ from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.forced import forced_last
 from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.tree_limits import TreeLimits
+from specsplit_verifier.sessions.used_adapter import NO_ADAPTER, UsedAdapter
 
 
 @dataclass(slots=True)
@@ -31,6 +32,8 @@ class SessionCounters:
     """Its steps by why they had no drafts."""
     told: int = 0
     """Tokens of its prompt, from the front, that were told with their log-probabilities."""
+    cached: int | None = None
+    """Tokens of its prompt whose KV was there when it began; None until then."""
 
     @property
     def accepted_a_step(self) -> float:
@@ -97,10 +100,10 @@ class Session:
     refused_until: dict[str, float] = field(default_factory=dict[str, float])
     """Drafters that would not have it, by address, and until when they are not asked again."""
     counters: SessionCounters = field(default_factory=SessionCounters)
-    cached_tokens: int | None = None
-    """Tokens of its prompt whose KV was there when it began; None until then."""
     grammar: GrammarState | None = None
     """What its output is held to, as far as that is committed; None: nothing."""
+    adapter: UsedAdapter = NO_ADAPTER
+    """What is added to the target for it."""
 
     def __post_init__(self) -> None:
         if self.request.sampling.penalised:
@@ -114,7 +117,7 @@ class Session:
     @property
     def begun(self) -> bool:
         """True once it was admitted for the first time."""
-        return self.cached_tokens is not None
+        return self.counters.cached is not None
 
     @property
     def prompt_length(self) -> int:
@@ -156,7 +159,7 @@ class Session:
     @property
     def usage(self) -> Usage:
         """Tokens in and out so far."""
-        return Usage(self.prompt_length, self.generated, self.cached_tokens or 0)
+        return Usage(self.prompt_length, self.generated, self.counters.cached or 0)
 
     @property
     def telling(self) -> bool:
@@ -272,7 +275,7 @@ class Session:
         counters.step(len(draft.tokens) - 1, len(path) - 1, reroot.hit, undrafted)
         explains = watched or reason is not None or counters.explains
         totals, no_drafts = counters.totals, explain(counters.undrafted) if explains else None
-        logprobs, cached = accepted.logprobs[: len(kept)], self.cached_tokens or 0
+        logprobs, cached = accepted.logprobs[: len(kept)], self.counters.cached or 0
         correct = min(len(path) - 1, len(kept))
         output = Tokens(kept, correct, totals, logprobs, cached, no_drafts) if kept else None
         finished = None if reason is None else Finished(reason, stop_token, self.usage, totals, no_drafts)
