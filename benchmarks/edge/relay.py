@@ -22,8 +22,12 @@ async def _main(verifier: str) -> None:
         decode = channel.unary_stream(DECODE)
 
         async def passed_on(request: bytes, context: object) -> AsyncIterator[bytes]:
-            async for message in decode(request):
-                yield message
+            call = decode(request)
+            try:
+                async for message in call:
+                    yield message
+            finally:
+                call.cancel()  # else it goes on being read when its caller has left
 
         service, _, method = DECODE[1:].rpartition("/")
         handlers = {method: grpc.unary_stream_rpc_method_handler(passed_on)}
