@@ -164,8 +164,8 @@ class Responses:
         """Whether choice 0 has had a chunk."""
         self._kept: list[list[Delta]] = [[] for _ in range(request.n)]
         """By choice, what has not been streamed."""
-        self._completes: dict[int, pb.GenerateComplete] = {}
-        """By choice, ends that have not been told."""
+        self._ends: dict[int, tuple[Done, list[Delta]]] = {}
+        """By choice, ends that have not been told, and what was kept of it: what is told of the prompt may come behind some of them."""
 
     def __call__(self, event: GenerateEvent, earlier: Sequence[Delta] = ()) -> list[pb.GenerateResponse]:
         """The messages of an event and of deltas before it that were held back."""
@@ -183,11 +183,11 @@ class Responses:
     def _ended(self, done: Done, earlier: Sequence[Delta]) -> list[pb.GenerateResponse]:
         chunk = [pb.GenerateResponse(chunk=self._chunk(earlier))] if self._streamed and earlier else []
         kept = [] if self._streamed else [*self._kept[done.index], *earlier]
-        self._completes[done.index] = self._complete(done, kept)
-        if not self._streamed and len(self._completes) < self._request.n:
+        self._ends[done.index] = done, kept
+        if not self._streamed and len(self._ends) < self._request.n:
             return []
-        completes = [self._completes.pop(index) for index in sorted(self._completes)]
-        return [*chunk, *(pb.GenerateResponse(complete=each) for each in completes)]
+        ends = [self._ends.pop(index) for index in sorted(self._ends)]
+        return [*chunk, *(pb.GenerateResponse(complete=self._complete(*each)) for each in ends)]
 
     def _chunk(self, deltas: Sequence[Delta]) -> pb.GenerateStreamChunk:
         tokens, prompt, index = _tokens(deltas), self._request.prompt, deltas[-1].index

@@ -48,7 +48,7 @@ def test_a_drafter_without_a_model_reads_nothing() -> None:
 
 def test_the_first_level_is_the_stages_of_a_request() -> None:
     internal = [each.name for each in rows_at(1, DrafterKind.STANDALONE) if each.kind == "internal"]
-    assert internal == ["generate", "tokenize", "queue", "prefill", "decode"]
+    assert internal == ["generate", "tokenize", "queue", "session", "session", "prefill", "decode"]
 
 
 def test_what_is_wrong_with_attributes_is_named() -> None:

@@ -175,8 +175,9 @@ def test_an_adapter_that_is_not_there_is_refused_with_the_names_of_those_that_ar
 
 
 def test_the_command_line_asks_for_an_adapter_and_shows_which_there_are(
-    cluster: LocalCluster, expected: Texts, capsys: pytest.CaptureFixture[str]
+    cluster: LocalCluster, expected: Texts, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # members that were lost have columns of their own
     how = ("--max-tokens", str(NEW), "--ignore-eos", "--adapter", "first", "--json", "--address", cluster.address)
     assert run("generate", "-p", PROMPTS[0], *how) == 0
     assert tuple(json.loads(capsys.readouterr().out)["token_ids"]) == expected["first", "greedy", PROMPTS[0]][0]

@@ -310,8 +310,10 @@ async def test_a_request_is_a_span_with_those_of_its_session_below(alphabet: Pat
     served = spans[f"server {ENGINE_CALL}"]
     assert (served.trace_id, served.parent_id) == ("a" * 32, "b" * 16)
     assert problems_of(row("verifier", ENGINE_CALL, "server"), served.attributes.items()) == []
+    session = spans["internal session"]
+    assert session.parent_id == served.span_id
     for name in ("prefill", "decode"):
-        assert spans[f"internal {name}"].parent_id == served.span_id
+        assert spans[f"internal {name}"].parent_id == session.span_id
 
 
 async def test_the_engine_is_a_service_of_the_health_protocol(alphabet: Path) -> None:

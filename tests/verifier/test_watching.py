@@ -108,7 +108,7 @@ async def test_a_session_without_a_drafter_is_seen_as_its_roots(
 ) -> None:
     async with verifier_over(alphabet) as verifier:
         submitted: list[Inbound] = []
-        monkeypatch.setattr(verifier.engine, "post", submitted.append)  # until somebody watches
+        monkeypatch.setattr(verifier.sessions, "_post", submitted.append)  # until somebody watches
         seeing = asyncio.create_task(watch(verifier, "alone"))
         decoding = asyncio.create_task(decode(verifier, DecodeRequest("alone", list(b"a"), stopping=Stopping(4))))
         async with asyncio.timeout(10):

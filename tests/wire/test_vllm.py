@@ -301,9 +301,14 @@ def test_the_prompt_of_an_answer_without_a_token_is_told_at_its_end() -> None:
     assert end.complete.input_logprobs == INPUT
 
 
-def test_the_prompt_is_told_with_every_choice_that_is_not_streamed() -> None:
+@pytest.mark.parametrize(
+    "events",
+    [(*PIECES, Delta("q", (1,)), DONE), (DONE, *PIECES, Delta("q", (1,)))],
+    ids=["before any end", "behind one"],
+)
+def test_the_prompt_is_told_with_every_choice_that_is_not_streamed(events: tuple[Delta | Done, ...]) -> None:
     write = vllm.Responses(GenerateRequest(TokenPrompt((5, 6, 7)), n=2, prompt_logprobs=1), streamed=False)
-    assert [write(each) for each in (*PIECES, Delta("q", (1,)), DONE)] == [[]] * 4
+    assert [write(each) for each in events] == [[]] * 4
     both = write(Done("r", FinishReason.LENGTH, None, Usage(3, 1), SpeculationStatistics(), 7, "v1"))
     assert [each.complete.input_logprobs for each in both] == [INPUT] * 2
 
