@@ -128,6 +128,15 @@ class ModelThread:
             del next_work, done, work  # nothing of it is to live on while the thread waits
 
 
+async def apart(name: str, work: Callable[[], R]) -> R:
+    """Call `work` on a thread of its own, which ends then, and await its result. Raises whatever `work` raises."""
+    thread = ModelThread(name)
+    try:
+        return await asyncio.wrap_future(thread.submit(work))
+    finally:
+        thread.close()
+
+
 def _report(done: Future[Any]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from specsplit.engine import Updated, UpdateWeights
 from specsplit.errors import Exhausted, NotFound, Unsupported
-from specsplit.model_thread import ModelThread
+from specsplit.model_thread import apart
 from specsplit.observe import fields
 from specsplit.rpc import caller
 from specsplit.settings import DrafterSettings
@@ -54,7 +54,7 @@ class Updates:
         self._under_way = wanted.folder
         _log.info("other weights are read", extra=fields(folder=wanted.folder, by=caller().name))
         try:
-            copy = await _elsewhere(partial(self._read, engine, folder))
+            copy = await apart("weights", partial(self._read, engine, folder))
             version = await asyncio.wrap_future(engine.take_weights(copy))
         finally:
             self._under_way = ""
@@ -92,12 +92,3 @@ class Updates:
 
 def _config(folder: Path) -> dict[str, Any]:
     return read_json(folder / "config.json")
-
-
-async def _elsewhere(read: Callable[[], Callable[[], None]]) -> Callable[[], None]:
-    """Read on a thread of its own, which ends then."""
-    thread = ModelThread("weights")
-    try:
-        return await asyncio.wrap_future(thread.submit(read))
-    finally:
-        thread.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from specsplit.errors import LoadError
 from specsplit.model.adapters import Adapters, adapt
 from specsplit.model.attention.backends import check_backend
-from specsplit.model.attention.interface import OTHERS, ForwardBatch, ReadForward, TrialForward, run_model
-from specsplit.model.attention.latent import LatentAttention, latent_attention
+from specsplit.model.attention.interface import ForwardBatch, ReadForward, TrialForward, run_model
+from specsplit.model.attention.latent import latent_attention
 from specsplit.model.attention.support import check_config, measure, refusing
 from specsplit.model.graphs import (
     Buckets,
@@ -37,13 +37,13 @@ from specsplit.model.layers.positions import tell_positions
 from specsplit.model.layers.recurrent import recurrent_modules
 from specsplit.model.layers.regional import Backend, compile_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh, no_rows
+from specsplit.model.lm.latents import keep_latents
 from specsplit.model.lm.load import load_model
 from specsplit.model.lm.probe import probe, probe_adapters
 from specsplit.model.lm.replaced import use_cpu_layers, use_gpu_layers
 from specsplit.model.lm.runner import ModelRunner
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
-from specsplit.model.pages.geometry import Geometry
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.room import MemoryShare, Room
 from specsplit.model.pages.windows import WindowTokens
@@ -109,7 +109,7 @@ class CausalLM(ModelRunner):
         )
         standing = latent_attention(model) if latent_cache and not self.adapters else []
         heads = measured()
-        trees = self._with_latents(standing, measured, lay_out, heads.numbers) if standing else None
+        trees = keep_latents(self, standing, measured, lay_out, heads.numbers) if standing else None
         if trees is None:
             lay_out(heads)
             trees = probe(self)
@@ -324,41 +324,6 @@ class CausalLM(ModelRunner):
         own = num_pages.room(self.model.device, weights, states)
         least = min(nbytes for (nbytes,) in self.blocks.assemble([own]))
         return Room(least, num_pages.sessions * self.info.max_context)
-
-    def _with_latents(
-        self,
-        standing: Sequence[LatentAttention],
-        measured: Callable[[], Geometry],
-        lay_out: Callable[[Geometry], object],
-        heads: int,
-    ) -> Tensor | None:
-        """Have the model keep latents, laid out anew, if it passes the probe with them -> what that gives; else `standing` leave.
-
-        The log says why.
-
-        heads: numbers that its heads would keep of a token. All ranks of a group come to the same. Raises RankLost.
-        """
-        name, why, trees = type(self.model).__name__, "", None
-        try:
-            with refusing("what makes heads of latents fails"):
-                for each in standing:
-                    each.absorb()
-            lay_out(measured())
-            trees = probe(self)
-        except LoadError as error:
-            why = str(error).removesuffix(OTHERS)
-        if not any(failed for (failed,) in self.blocks.assemble([bool(why)])):
-            kept = self.kv.geometry.numbers
-            _log.info("%s keeps latents: %d numbers of a token, in the place of %d of its heads", name, kept, heads)
-            return trees
-        _log.warning(
-            "%s keeps keys and values of all heads: with latents in their place, %s", name, why or "another rank fails"
-        )
-        for each in standing:
-            each.leave()
-        for holder in ("backend", "kv"):  # so that there is room for the next
-            vars(self).pop(holder, None)
-        return None
 
     @property
     def hidden_size(self) -> int:

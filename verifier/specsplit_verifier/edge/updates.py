@@ -13,7 +13,7 @@ from specsplit.engine import Updated, UpdateWeights
 from specsplit.errors import DeadlineExceeded, Exhausted, NotFound, Unsupported
 from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.lm.revision import Revision, check_updatable
-from specsplit.model_thread import ModelThread
+from specsplit.model_thread import apart
 from specsplit.observe import fields
 from specsplit.rpc import caller
 from specsplit.settings import VerifierSettings
@@ -48,7 +48,7 @@ class Updates:
         self._under_way = wanted.folder
         _log.info("other weights are read", extra=fields(folder=wanted.folder, by=caller().name))
         try:
-            revision = await _read(partial(self._read, verifier.engine.target, folder, wanted.folder))
+            revision = await apart("weights", partial(self._read, verifier.engine.target, folder, wanted.folder))
             _log.info("other weights are read and fit", extra=fields(folder=wanted.folder))
             return await self._take(verifier, revision, wanted)
         finally:
@@ -94,12 +94,3 @@ class Updates:
         version = verifier.engine.weights_version
         again = f"; {begun} sessions are computed again" if begun else ""
         return Updated(version, f"the target goes on with {wanted.folder}, version {version} of its weights{again}")
-
-
-async def _read(read: Callable[[], Revision]) -> Revision:
-    """Read on a thread of its own, which ends then."""
-    thread = ModelThread("weights")
-    try:
-        return await asyncio.wrap_future(thread.submit(read))
-    finally:
-        thread.close()

@@ -52,19 +52,14 @@ class RotaryAttention(nn.Module):
     @classmethod
     def like(cls, module: Any) -> RotaryAttention | None:
         """What may stand for a module that is built of the same parts; None: this one is not. Whether it does the same is not looked at."""
-        parts = dict(module.named_children())
-        if not {*PROJECTIONS, OUTPUT} <= set(parts) <= {*PROJECTIONS, OUTPUT, *NORMS}:
-            return None
-        if not all(hasattr(module, name) for name in AttentionLayer.__annotations__):
-            return None
-        if has_own_numbers(module):  # such as sinks, of which its attention is told
+        parts = attention_parts(module)
+        if parts is None:
             return None
         norms = [RmsNorm.like(parts[name]) or parts[name] for name in NORMS if name in parts]
         qkv, output = PackedLinear.like(*(parts[name] for name in PROJECTIONS)), PackedLinear.like(parts[OUTPUT])
         if qkv is None or output is None:
             return None
-        heads = tuple(parts[name].out_features // module.head_dim for name in PROJECTIONS[:2])
-        return cls(module, qkv, output, heads, norms)
+        return cls(module, qkv, output, heads_of(module), norms)
 
     def forward(
         self,
@@ -95,6 +90,21 @@ class RotaryAttention(nn.Module):
             return heads
         split = heads.split(self.heads, dim=1)
         return torch.cat([norm(part) for norm, part in zip(self.norms, split, strict=True)], dim=1)
+
+
+def attention_parts(module: Any) -> dict[str, Any] | None:
+    """The children of a module that has those of Llama's attention, with norms of heads or none; None: it has others, or more to it."""
+    parts = dict[str, Any](module.named_children())
+    if not {*PROJECTIONS, OUTPUT} <= set(parts) <= {*PROJECTIONS, OUTPUT, *NORMS}:
+        return None
+    if not all(hasattr(module, name) for name in AttentionLayer.__annotations__):
+        return None
+    return None if has_own_numbers(module) else parts  # such as sinks, of which its attention is told
+
+
+def heads_of(module: Any) -> tuple[int, ...]:
+    """H and K of such a module."""
+    return tuple(getattr(module, name).out_features // module.head_dim for name in PROJECTIONS[:2])
 
 
 def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

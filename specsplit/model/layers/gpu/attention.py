@@ -12,8 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from specsplit.model.attention.interface import ForwardBatch, Place, StoringForward
-from specsplit.model.layers.cpu.attention import NORMS, OUTPUT, PROJECTIONS, AttentionLayer
-from specsplit.model.layers.cpu.linear import has_own_numbers
+from specsplit.model.layers.cpu.attention import (
+    NORMS,
+    OUTPUT,
+    PROJECTIONS,
+    AttentionLayer,
+    attention_parts,
+    heads_of,
+)
 from specsplit.model.layers.gpu.linear import JoinedLinear
 from specsplit.model.layers.gpu.norm import FusedNorm
 from specsplit.model.layers.kernels.elementwise import HeadNorms, rotate
@@ -43,18 +49,15 @@ class FusedAttention(nn.Module):
     @classmethod
     def like(cls, module: Any) -> FusedAttention | None:
         """What may stand for a module that is built of the same parts; None: this one is not. Whether it does the same is not looked at."""
-        parts = dict(module.named_children())
-        if not {*PROJECTIONS, OUTPUT} <= set(parts) <= {*PROJECTIONS, OUTPUT, *NORMS}:
-            return None
-        if not all(hasattr(module, name) for name in AttentionLayer.__annotations__) or has_own_numbers(module):
+        parts = attention_parts(module)
+        if parts is None:
             return None
         norms = [_norm(parts[name]) for name in NORMS if name in parts]
         known = [each for each in norms if each is not None and len(each.weight) == module.head_dim]
         qkv, output = JoinedLinear.like(*(parts[name] for name in PROJECTIONS)), JoinedLinear.like(parts[OUTPUT])
         if qkv is None or output is None or len(known) < len(norms) or len(norms) == 1 or module.head_dim % 2:
             return None
-        heads = tuple(parts[name].out_features // module.head_dim for name in PROJECTIONS[:2])
-        return cls(module, qkv, output, heads, known)
+        return cls(module, qkv, output, heads_of(module), known)
 
     def forward(
         self,
