@@ -195,11 +195,11 @@ async def test_the_load_is_that_of_its_sessions_and_its_kv(alphabet: Path) -> No
         calls.append(stub.Generate(asked))
         async with asyncio.timeout(60):
             while True:
-                server = await stub.GetServerInfo(pb.GetServerInfoRequest())
                 (told,) = (await stub.GetLoads(pb.GetLoadsRequest(include=["core"]))).loads
                 if told.num_waiting_reqs:
                     break
                 await asyncio.sleep(0.01)
+        server = await stub.GetServerInfo(pb.GetServerInfoRequest())
         for call in calls:
             call.cancel()
         await eventually_no_load(stub)
