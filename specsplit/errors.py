@@ -7,6 +7,7 @@
     ├── Incompatible         two peers do not fit together: names both sides
     ├── IllegalEvent         a peer broke the grow/commit protocol: names session, state and event
     ├── Exhausted            no room now; says when to try again
+    │   └── Unread           a caller left too much of his answer unread: says how much
     ├── NotFound             a named thing (a session, a model, a drafter kind) is not there
     ├── Unauthenticated      the caller has not shown who he is, or nobody here knows him: names what was missing
     ├── PermissionDenied     the caller is known and may not do this: names the role that may
@@ -116,6 +117,16 @@ class Exhausted(SpecsplitError):
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class Unread(Exhausted):
+    """A caller has left more of his answer unread than is kept for him."""
+
+    def __init__(self, unread_bytes: int, most_bytes: int) -> None:
+        super().__init__(
+            f"the answer was given up with {unread_bytes:,} bytes of it unread; at most {most_bytes:,} are kept for a caller, "
+            "so read it as it comes, or ask for less"
+        )
 
 
 class NotFound(SpecsplitError):

@@ -18,7 +18,7 @@ from typing import Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from specsplit.errors import Exhausted, SpecsplitError
+from specsplit.errors import SpecsplitError, Unread
 from specsplit.requests import Delta, GenerateEvent
 from specsplit.stream_interval import Held
 
@@ -62,7 +62,7 @@ class ResponseBuffer(Generic[Answered]):
     async def read(self) -> AsyncGenerator[Answered, None]:
         """Yield the messages in order, then raise what ended them.
 
-        That is Exhausted if more than `max_bytes` were left unread, and what `abort` was given.
+        That is Unread if more than `max_bytes` were left unread, and what `abort` was given.
         """
         while True:
             while self._unread or self._put_due():
@@ -141,19 +141,13 @@ class ResponseBuffer(Generic[Answered]):
         if size > self._max_bytes:
             await self._read_down()
         elif self._bytes > self._max_bytes:
-            await self._events.athrow(self._too_much())
+            await self._events.athrow(Unread(self._bytes, self._max_bytes))
 
     async def _read_down(self) -> None:
         """Wait until there is room for what comes behind: a prompt is told faster than some callers read."""
         while self._bytes > self._max_bytes // 2:
             self._changed.clear()
             await self._changed.wait()
-
-    def _too_much(self) -> Exhausted:
-        return Exhausted(
-            f"the answer was given up with {self._bytes:,} bytes of it unread; at most {self._max_bytes:,} are kept for a caller, "
-            "so read it as it comes, or ask for less"
-        )
 
     def _filled(self, pump: asyncio.Task[None]) -> None:
         self._changed.set()

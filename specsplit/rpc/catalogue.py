@@ -1,9 +1,9 @@
 """Which gRPC status each error is, and back.
 
 A peer's status becomes the same error on this side (but for LoadError, which ends a service at start and would come back
-as its neighbour Incompatible, and RankLost, which comes back as Unavailable). Details beside the sentence follow google.rpc: BadRequest
-names the field of an InvalidRequest, ErrorInfo has the reason of a ContextExceeded and of a TargetFailed, RetryInfo carries the hint of an
-Exhausted.
+as its neighbour Incompatible, RankLost, which comes back as Unavailable, and Unread, which comes back as Exhausted).
+Details beside the sentence follow google.rpc: BadRequest names the field of an InvalidRequest, ErrorInfo has the reason of a
+ContextExceeded and of a TargetFailed, RetryInfo carries the hint of an Exhausted.
 
 A status travels as metadata, of which a peer takes 8 KiB: the sentence once in a header, where what is not ASCII takes three times its
 bytes, and twice in the details, in base 64. A longer one would turn the status into the transport's own complaint, so it is cut.
@@ -38,6 +38,7 @@ from specsplit.errors import (
     TargetFailed,
     Unauthenticated,
     Unavailable,
+    Unread,
     Unsupported,
     shortened,
 )
@@ -51,6 +52,7 @@ CODES: Mapping[type[SpecsplitError], grpc.StatusCode] = MappingProxyType(
         Incompatible: grpc.StatusCode.FAILED_PRECONDITION,
         IllegalEvent: grpc.StatusCode.ABORTED,
         Exhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+        Unread: grpc.StatusCode.RESOURCE_EXHAUSTED,
         NotFound: grpc.StatusCode.NOT_FOUND,
         Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
         PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
@@ -72,8 +74,10 @@ _DETAILS_KEY = "grpc-status-details-bin"
 _CONTEXT = error_details_pb2.ErrorInfo(reason="CONTEXT_EXCEEDED", domain="specsplit")
 _TARGET_FAILED = error_details_pb2.ErrorInfo(reason="TARGET_FAILED", domain="specsplit")
 _BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType({int(code.value[0]): code for code in grpc.StatusCode})
+_WITHOUT_WAY_BACK = ContextExceeded, LoadError, RankLost, TargetFailed, Unread
+"""Their statuses come back as others that have the same, unless details tell them apart."""
 _ERRORS: Mapping[grpc.StatusCode, type[SpecsplitError]] = MappingProxyType(
-    {code: error for error, code in CODES.items() if error not in (ContextExceeded, LoadError, RankLost, TargetFailed)}
+    {code: error for error, code in CODES.items() if error not in _WITHOUT_WAY_BACK}
 )
 _ON_THE_WAY_S = 0.1
 """A call may take so much longer to arrive than the news of its end."""

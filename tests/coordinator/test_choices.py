@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError
-from specsplit.generation.choices import merged
+from specsplit.generation.choices import MOST_WAITING, merged
 from specsplit.requests import Delta, Done, choice_seed
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.values import SpeculationStatistics
@@ -143,3 +143,20 @@ def test_merged_streams_lose_nothing_and_keep_the_order_of_each(streams: list[li
 
     came = asyncio.run(run())
     assert [[value for number, value in came if number == each] for each in range(len(streams))] == streams
+
+
+async def test_streams_wait_while_what_they_have_brought_is_not_taken() -> None:
+    brought = list[int]()
+
+    async def endless() -> AsyncGenerator[int, None]:
+        while True:
+            brought.append(len(brought))
+            yield brought[-1]
+            await asyncio.sleep(0)
+
+    async with aclosing(merged([endless(), endless()])) as events:
+        assert await anext(events) == 0
+        for _ in range(10 * MOST_WAITING):
+            await asyncio.sleep(0)
+        assert len(brought) == MOST_WAITING + 3, "each has one more in hand"
+        assert len({await anext(events) for _ in range(200)}) == 200

@@ -19,9 +19,10 @@ from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.v1 import verifier_pb2
 from specsplit.values import FinishReason, ModelInfo, SpeculationStatistics, Usage
 from specsplit.wire.coordinator import generate_to_wire
-from specsplit.wire.verifier import decode_from_wire, decode_response
+from specsplit.wire.verifier import decode_from_wire, decode_response, event_bytes
 from specsplit_coordinator.members import session_stream
 from tests.coordinator.conftest import CONTEXT, Cluster, Script
+from tests.coordinator.test_unread import WINDOW
 from tests.support.eventually import eventually
 
 Say = Callable[..., Script]
@@ -129,3 +130,45 @@ async def test_one_caller_that_does_not_read_keeps_nobody_else_waiting(
             assert (await asyncio.wait_for(cluster.client.generate("x"), 10)).tokens == (5,)
         assert (verifier.streams, verifier.calls) == (1, 0)
         idle.cancel()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_session_of_which_too_much_waits_is_given_up_and_the_others_of_its_stream_go_on(
+    start_cluster: Callable[..., Any], say: Say, n: int
+) -> None:
+    cluster, told = await start_cluster(max_unread_bytes=1024), list[int]()
+
+    async def writes(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        if request.tokens != (1, 2):
+            async for event in say((5,))(request):
+                yield event
+            return
+        while True:
+            told.append(20_000)
+            yield Tokens((5,) * told[-1], 0, SpeculationStatistics(steps=len(told)))
+            await asyncio.sleep(0.001)
+
+    verifier = await cluster.add_verifier(writes, max_sessions=8)
+    async with grpc.aio.insecure_channel(cluster.address, options=WINDOW) as channel:
+        asked = generate_to_wire(GenerateRequest(TokenPrompt((1, 2)), n=n))
+        idle = channel.unary_stream(GENERATE_CALL)(asked.SerializeToString())
+        await eventually(lambda: bool(told) and verifier.open == 0)
+        for _ in range(5):
+            assert (await asyncio.wait_for(cluster.client.generate("x"), 10)).tokens == (5,)
+        assert (verifier.streams, verifier.calls) == (1, 0)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"given up with .* bytes of it unread") as caught:
+            async for _ in idle:
+                pass
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    (member,) = cluster.coordinator.registry.verifiers
+    assert member.breaker.failures == 0, "it is no fault of the verifier's"
+
+
+async def test_what_waits_is_weighed_behind_the_first_and_no_more_once_it_is_taken() -> None:
+    inbox, event = session_stream.Inbox(), Tokens((5,) * 100, 0, SpeculationStatistics(steps=1))
+    inbox.put([event])
+    assert inbox.waiting_bytes == 0
+    inbox.put([event, event])
+    assert inbox.waiting_bytes == 2 * event_bytes(event) > 200
+    assert await inbox.get() == [event] * 3
+    assert inbox.waiting_bytes == 0

@@ -87,7 +87,8 @@ class Coordinator:
         """Never set: a coordinator has no thread that could die."""
         self._open = AsyncExitStack()
         """What has to be closed at the end."""
-        client, scorer = VerifierClient(settings, server.tracing), DrafterScorer(self.registry, clock)
+        client = VerifierClient(settings, server.tracing, settings.max_unread_bytes)
+        scorer = DrafterScorer(self.registry, clock)
         self._open.push_async_callback(client.close)
         cluster = ClusterAccess(self.registry, self.admission, client, DrafterPlacement(scorer), tokenizer.vocabulary)
         generator = Generator(tokenizer, cluster, random or RandomSources(), self.requests, Caps.of(settings), quotas)

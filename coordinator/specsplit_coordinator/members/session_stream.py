@@ -1,6 +1,7 @@
 """The stream to a verifier that carries the sessions of this coordinator there.
 
-It is read as fast as it comes, whatever becomes of a session, so that none holds up another; what has come waits for its session.
+It is read as fast as it comes, whatever becomes of a session, so that none holds up another; what has come waits for its session. A
+session of which too much waits, since its caller does not read, is given up.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import grpc
 
-from specsplit.errors import DeadlineExceeded, InvalidRequest, SpecsplitError
+from specsplit.errors import DeadlineExceeded, InvalidRequest, SpecsplitError, Unread
 from specsplit.rpc import from_status_bytes
 from specsplit.sessions import Begin, DecodeEvent, Failed, Finished
 from specsplit.wire.sessions import (
@@ -24,6 +25,7 @@ from specsplit.wire.sessions import (
     sessions_requests,
     sessions_response_events,
 )
+from specsplit.wire.verifier import event_bytes
 
 if TYPE_CHECKING:
     from specsplit.v1 import verifier_pb2 as pb
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 FULL_BYTES: Final = 2**20
 """Begins that are put into one message, and the longest that goes this way: a longer one would hold up others, and end all with it if the
 verifier does not take it."""
+MIN_WAITING_BYTES: Final = 2**20
+"""So much of a session may wait, whatever its caller may leave unread: what comes at once may be larger, and is no fault of his."""
 
 
 class Unknown(Exception):
@@ -46,14 +50,17 @@ class TooLong(Exception):
 class SessionStream:
     """One DecodeSessions call, from its first session until it breaks or its channel is closed."""
 
-    def __init__(self, call: Call, ended: Callable[[Exception], Exception], most_bytes: int) -> None:
+    def __init__(
+        self, call: Call, ended: Callable[[Exception], Exception], most_bytes: int, max_unread_bytes: int
+    ) -> None:
         """`ended` makes the error that a session has of what ended the call; of a call that ended in order too, for sessions that had not.
 
-        `most_bytes`: what the transport lets through.
+        `most_bytes`: what the transport lets through. `max_unread_bytes`: what may wait for one caller.
         """
         self._call = call
         self._ended = ended
         self._full_bytes = min(FULL_BYTES, most_bytes // 2)
+        self._most_waiting = max(max_unread_bytes, MIN_WAITING_BYTES)
         self._numbers = count(1)
         self._inboxes: dict[int, Inbox] = {}
         self._unsent: list[RequestEvent] = []
@@ -134,11 +141,18 @@ class SessionStream:
             except InvalidRequest as error:
                 inbox.end(self._ended(error))
         elif isinstance(said, InvalidRequest):
-            inbox.end(self._ended(said))
+            self._give_up(number, self._ended(said))
         else:
+            inbox.put(said)
             if isinstance(said[-1], Finished):
                 del self._inboxes[number]
-            inbox.put(said)
+            elif inbox.waiting_bytes > self._most_waiting:
+                self._give_up(number, Unread(inbox.waiting_bytes, self._most_waiting))
+
+    def _give_up(self, number: int, error: Exception) -> None:
+        """End a session that the verifier goes on with, and leave it there."""
+        self._inboxes.pop(number).end(error)
+        self._send(leave_event(number))
 
     async def _write(self) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the call is over, which its reader hears
@@ -157,9 +171,13 @@ class Inbox:
         self._events: list[DecodeEvent] = []
         self._error: Exception | None = None
         self._wanted: asyncio.Future[None] | None = None
+        self.waiting_bytes = 0
+        """Of what has come behind the first that waits. That one is not measured, nor is anything where events are taken as they come."""
 
     def put(self, events: Sequence[DecodeEvent]) -> None:
         """Add what has come."""
+        if self._events:
+            self.waiting_bytes += sum(map(event_bytes, events))
         self._events += events
         self._wake()
 
@@ -174,7 +192,7 @@ class Inbox:
             self._wanted = asyncio.get_running_loop().create_future()
             await self._wanted
         if self._events:
-            events, self._events = self._events, []
+            events, self._events, self.waiting_bytes = self._events, [], 0
             return events
         assert self._error is not None
         raise self._error

@@ -44,7 +44,9 @@ _REFUSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSIO
 class VerifierClient:
     """Decodes and watches sessions on verifiers, and passes on what operators ask of all of them."""
 
-    def __init__(self, settings: TransportSettings, tracing: Tracing) -> None:
+    def __init__(self, settings: TransportSettings, tracing: Tracing, max_unread_bytes: int = 0) -> None:
+        """`max_unread_bytes`: what may wait for one caller, where that is more than `MIN_WAITING_BYTES`."""
+        self._max_unread_bytes = max_unread_bytes
         self._tracing = tracing
         self._settings = settings
         self._channels = ChannelPool(settings, tracing)
@@ -60,7 +62,8 @@ class VerifierClient:
 
         Closing the generator ends the session there.
 
-        Raises Unavailable if the verifier is lost meanwhile, otherwise the error that the verifier ends the call with.
+        Raises Unavailable if the verifier is lost meanwhile, Unread if its events are not taken, otherwise the error that the verifier ends
+        the call with.
         """
         _require_alive(verifier)
         with self._channels.to(verifier) as pooled:
@@ -95,7 +98,8 @@ class VerifierClient:
         stream = pooled.stream
         if stream is None or stream.over:
             call, most = pooled.stub.DecodeSessions(), self._settings.max_message_bytes
-            stream = pooled.stream = SessionStream(call, partial(_ended, verifier), most)
+            stream = SessionStream(call, partial(_ended, verifier), most, self._max_unread_bytes)
+            pooled.stream = stream
         begin = Begin(request, timeout_s, "" if trace is None else trace.traceparent)
         return stream.session(begin, overdue)
 

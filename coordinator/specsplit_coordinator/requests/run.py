@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from specsplit.errors import Exhausted, SpecsplitError, TargetFailed, Unavailable
+from specsplit.errors import Exhausted, SpecsplitError, TargetFailed, Unavailable, Unread
 from specsplit.generation.answer import Answer
 from specsplit.generation.engine_request import EngineRequest
 from specsplit.observe import TraceContext, fields
@@ -141,6 +141,8 @@ class Run:
             async with aclosing(self._decoded(lease)) as deltas:
                 async for delta in deltas:
                     yield delta
+        except Unread:  # no fault of the verifier's
+            raise
         except (Unavailable, Exhausted) as error:
             self._on_failure(lease.verifier, error)
             if isinstance(error, TargetFailed) and self._unfinished and not self._untried:
