@@ -28,6 +28,7 @@ _NAMES = ("x509_common_name", "x509_subject_alternative_name")
 """Where gRPC tells the subject names of a caller's certificate, which TLS has checked; the common name counts first."""
 _EVERYONE = frozenset(CallerRole)
 _Parse = Callable[[str], Mapping[str, Identity]]
+_Roles = Mapping[str, frozenset[CallerRole]]
 
 _caller: ContextVar[Identity] = ContextVar("caller", default=ANYBODY)
 
@@ -53,6 +54,9 @@ class Callers:
         self._tokens = _file("tokens_file", settings.tokens_file, tokens_of)
         self._subjects = _file("roles_file", settings.roles_file, roles_of)
         self._anonymous = settings.anonymous_clients
+        self._roles: _Roles = {}
+        self._said: tuple[Mapping[str, Identity], ...] = ()
+        """What the files said when `_roles` was made of them."""
 
     def admit(self, method: str, call: Call, port: frozenset[CallerRole] = _EVERYONE) -> None:
         """Note who calls "/service/Method" on a port for callers of these roles.
@@ -68,6 +72,25 @@ class Callers:
             raise Unauthenticated(f"{method.rpartition('/')[2]} needs {described(wanted)}: {error}") from None
         check_permitted(method, wanted, identity, port)
         _caller.set(identity)
+
+    @property
+    def roles(self) -> _Roles:
+        """The roles of every caller by name, as the files say now; the same object until one of them changes."""
+        said = tuple(file.value for file in (self._tokens, self._subjects) if file is not None)
+        if len(said) != len(self._said) or any(new is not old for new, old in zip(said, self._said, strict=True)):
+            self._said, roles = said, dict[str, frozenset[CallerRole]]()
+            for identity in (each for file in said for each in file.values()):
+                roles[identity.name] = roles.get(identity.name, frozenset()) | identity.roles
+            self._roles = roles
+        return self._roles
+
+    def check_still(self, method: str, name: str, port: frozenset[CallerRole] = _EVERYONE) -> None:
+        """Raise Unauthenticated if a caller that was let in is not known by this name any more, PermissionDenied if it has no role left."""
+        wanted, roles = needed(method, self._process) or frozenset(), self.roles.get(name)
+        if roles is None:
+            needs = f"{method.rpartition('/')[2]} needs {described(wanted)}"
+            raise Unauthenticated(f"{needs}: {quoted(name)} is not known here any more (tokens_file, roles_file)")
+        check_permitted(method, wanted, Identity(name, roles), port)
 
     def _identify(self, call: Call) -> Identity:
         """A token counts before a certificate."""

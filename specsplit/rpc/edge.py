@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -29,6 +29,9 @@ Gate = Callable[[str], SpecsplitError | None]
 """Asked with the method's name ("Decode") before each call: an error refuses it."""
 Admit = Callable[[str, Any], None]
 """Asked with "/service/Method" and the context, before anything else. Raises what refuses the caller."""
+
+Lasts = Callable[[str, Any], AbstractContextManager[None]]
+"""Given "/service/Method" and the context of a call that streams its answers: what is open while it is served."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 """What a servicer method gets beside the request."""
@@ -65,11 +68,12 @@ async def abort(context: Context, error: SpecsplitError) -> NoReturn:
 class Edge(grpc.aio.ServerInterceptor):
     """Wraps every handler. The gate is that of the services of `specsplit.rpc.names`; health and reflection are always open."""
 
-    def __init__(self, service: str, gate: Gate, admit: Admit | None = None) -> None:
+    def __init__(self, service: str, gate: Gate, admit: Admit | None = None, lasts: Lasts | None = None) -> None:
         """`service` is named in the sentence of an internal error; without `admit` nobody is asked who he is."""
         self._service = service
         self._gate = gate
         self._admit = admit or _let_in
+        self._lasts = lasts or _unwatched
 
     async def intercept_service(  # pyright: ignore[reportIncompatibleMethodOverride] (see _Handler)
         self,
@@ -85,13 +89,13 @@ class Edge(grpc.aio.ServerInterceptor):
         if handler is None:
             asks = admit if path in PERMISSIONS else partial(_let_in, path)
             return _absent(asks, gate(method), _no_such_call(self._service, service, method)) if own else None
-        return _rebuilt(handler, lambda behaviour: self._guard(method, _door(handler, method, gate, admit), behaviour))
+        return _rebuilt(handler, lambda behaviour: self._guard(path, _door(handler, method, gate, admit), behaviour))
 
-    def _guard(self, method: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
+    def _guard(self, path: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
         guard = self._guard_stream if inspect.isasyncgenfunction(behaviour) else self._guard_unary
-        return guard(method, door, behaviour)
+        return guard(path, door, behaviour)
 
-    def _guard_unary(self, method: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
+    def _guard_unary(self, path: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
         async def guarded(request: Any, context: Context) -> Any:
             try:
                 return await behaviour(door(request, context), context)
@@ -100,27 +104,30 @@ class Edge(grpc.aio.ServerInterceptor):
             except Exception as error:
                 if _is_over(error):
                     raise
-                await self._abort_unexpected(method, context)
+                await self._abort_unexpected(path, context)
 
         return guarded
 
-    def _guard_stream(self, method: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
+    def _guard_stream(self, path: str, door: _Door, behaviour: _Behaviour) -> _Behaviour:
         async def guarded(request: Any, context: Context) -> AsyncGenerator[Any, None]:
             try:
+                told = door(request, context)
                 # aclosing: when the caller goes away, the servicer's own `finally` runs now, not at garbage collection
-                async with aclosing(behaviour(door(request, context), context)) as responses:
-                    async for response in responses:
-                        yield response
+                async with aclosing(behaviour(told, context)) as responses:
+                    with self._lasts(path, context):
+                        async for response in responses:
+                            yield response
             except SpecsplitError as error:
                 await abort(context, error)
             except Exception as error:
                 if _is_over(error):
                     raise
-                await self._abort_unexpected(method, context)
+                await self._abort_unexpected(path, context)
 
         return guarded
 
-    async def _abort_unexpected(self, method: str, context: Context) -> None:
+    async def _abort_unexpected(self, path: str, context: Context) -> None:
+        method = path.rpartition("/")[2]
         _log.exception("%s failed", method)
         error = SpecsplitError(f"internal error in {method}; the log of the {self._service} says more")
         await abort(context, error)
@@ -137,6 +144,11 @@ def _is_over(error: Exception) -> bool:
 
 def _always_open(method: str) -> None:
     """The gate of what is asked for before a server is ready, and while it drains."""
+
+
+def _unwatched(path: str, context: Any) -> AbstractContextManager[None]:
+    """Whoever was let in stays."""
+    return nullcontext()
 
 
 def _let_in(method: str, context: Any) -> None:

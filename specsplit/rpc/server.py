@@ -22,6 +22,7 @@ from specsplit.rpc.callers import Callers
 from specsplit.rpc.departures import tell_departures
 from specsplit.rpc.edge import Edge
 from specsplit.rpc.health import Health
+from specsplit.rpc.ongoing import OngoingCalls
 from specsplit.rpc.port import CLIENTS, EVERYONE, Port
 from specsplit.settings import MemberSettings, ServiceSettings
 
@@ -74,9 +75,11 @@ class Server:
 
     def _opened(self, callers: Callers, members_listen: str) -> list[Port]:
         """The ports: one for everyone, or one for clients and one for everyone."""
+        ongoing = OngoingCalls(callers)
 
         def port(field: str, listen: str, roles: frozenset[CallerRole]) -> Port:
-            edge = Edge(self._service, self.refusal, partial(callers.admit, port=roles))
+            lasts = partial(ongoing.lasts, roles)
+            edge = Edge(self._service, self.refusal, partial(callers.admit, port=roles), lasts)
             return Port(field, listen, self._settings, [*_tracers(self.tracing), edge])
 
         if not members_listen:

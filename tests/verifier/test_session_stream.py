@@ -17,9 +17,10 @@ from specsplit.errors import (
     SpecsplitError,
     Unavailable,
 )
-from specsplit.rpc import Service, dial, from_rpc_error, from_status_bytes, wait_until_serving
+from specsplit.identity import digest
+from specsplit.rpc import Service, dial, from_rpc_error, from_status_bytes, ongoing, wait_until_serving
 from specsplit.sessions import Begin, DecodeRequest, Failed, Finished, Tokens
-from specsplit.settings import VerifierSettings
+from specsplit.settings import TransportSettings, VerifierSettings
 from specsplit.v1 import verifier_pb2, verifier_pb2_grpc
 from specsplit.values import Constraint, ConstraintKind, Stopping
 from specsplit.wire.sessions import (
@@ -79,12 +80,14 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(folder: Path, status: int = 0, **settings: Any) -> AsyncIterator[tuple[Service[Served], Caller]]:
+async def calling(
+    folder: Path, status: int = 0, transport: TransportSettings | None = None, **settings: Any
+) -> AsyncIterator[tuple[Service[Served], Caller]]:
     service = service_of(VerifierSettings(model=folder, **{"listen": "127.0.0.1:0", "adaptive": "static", **settings}))
     await service.start()
     running = asyncio.create_task(service.serve(signals=False))
     try:
-        async with asyncio.timeout(60), dial(service.server.bound) as channel:
+        async with asyncio.timeout(60), dial(service.server.bound, transport) as channel:
             await wait_until_serving(channel, 30)
             yield service, Caller(channel)
     finally:
@@ -211,6 +214,24 @@ async def test_what_is_no_message_ends_the_stream(alphabet: Path) -> None:
             await asyncio.wait_for(caller.reading, 10)
         error = from_rpc_error(caught.value)
         assert isinstance(error, InvalidRequest) and error.field == "events"
+
+
+async def test_the_stream_of_a_coordinator_that_is_struck_out_of_the_files_ends_and_its_sessions_are_freed(
+    alphabet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ongoing, "LOOK_EVERY_S", 0.02)
+    known, shown = tmp_path / "tokens.toml", tmp_path / "token"
+    shown.write_text("secret\n")
+    known.write_text(f'[coordinator]\nroles = ["member"]\nsha256 = "{digest("secret")}"\n')
+    transport = TransportSettings(token_file=shown)
+    async with calling(alphabet, transport=transport, tokens_file=known, **SLOW) as (service, caller):
+        await caller.send(begin(1, "a", 400))
+        await eventually(lambda: caller.tokens(1))
+        known.write_text(known.read_text().replace("member", "client"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asyncio.wait_for(caller.reading, 10)
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        await eventually(lambda: served(service).verifier.load().sessions == 0)
 
 
 def served(service: Service[Served]) -> Served:
