@@ -31,6 +31,7 @@ from specsplit.rpc.names import (
     VERIFIER_SERVICE,
     VLLM_ENGINE_SERVICE,
 )
+from specsplit.rpc.revisions import Revisions
 from specsplit.rpc.server import Phase, Server
 from specsplit.rpc.service import Service, registration, run_service
 
@@ -46,6 +47,7 @@ __all__ = [
     "Memberships",
     "Pems",
     "Phase",
+    "Revisions",
     "Server",
     "Service",
     "abort",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,29 @@ from transformers import (
 )
 
 from specsplit.errors import LoadError
-from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model import CausalLM
 from specsplit.model.attention.interface import NAME
-from specsplit.model.layers.cpu import packed, replace_layers, replacing
+from specsplit.model.layers import trial
+from specsplit.model.layers.cpu import CPU, packed
 from specsplit.model.layers.cpu.attention import RotaryAttention
 from specsplit.model.layers.cpu.decoder import NativeLayer
 from specsplit.model.layers.cpu.linear import PackedLinear
 from specsplit.model.layers.cpu.mlp import GatedMlp, NativeMlp
 from specsplit.model.layers.cpu.norm import RmsNorm
+from specsplit.model.layers.replacing import replace_layers
 from specsplit.model.native import library
 from specsplit.settings import DrafterSettings, VerifierSettings
 from specsplit.values import DrafterKind, ModelInfo, Vocabulary
+from tests.model.altered import (
+    LAYERS,
+    PATHS,
+    PROMPTS,
+    attention_in,
+    clip_queries,
+    logits_and_states,
+    override,
+    scale_far_positions,
+)
 from tests.model.conftest import CONFIGS
 from tests.support.rounding import assert_as_exact
 
@@ -63,25 +74,6 @@ def replaced(root: nn.Module) -> Counter[str]:
     for child in root.children():
         found += Counter(STANDS_FOR[type(child)]) if type(child) in STANDS_FOR else replaced(child)
     return found
-
-
-PROMPTS = [list(range(2, 11)), list(range(2, 23))]
-TREE, PARENTS, PATHS = [5, 6, 7, 8], [-1, 0, 0, 1], [[5], [5, 6], [5, 7], [5, 6, 8]]
-LAYERS = {0, 2, 3, -1}
-
-
-def logits_and_states(lm: CausalLM) -> tuple[Tensor, dict[int, Tensor]]:
-    """Of two prompts and three trees behind them: logits [2 + 12, V], and the nodes' hidden states [12, H] by layer."""
-    tables = [PageTable(lm.pool) for _ in PROMPTS]
-    for table in tables:
-        table.reserve(30)
-    lengths = [len(prompt) for prompt in PROMPTS]
-    first = lm.forward(
-        [Row.chunk(p, table.upto(n), [n - 1]) for p, n, table in zip(PROMPTS, lengths, tables, strict=True)]
-    )
-    trees = [Row.tree(TREE, PARENTS, table.upto(n + 4)) for n, table in zip(lengths, tables, strict=True)]
-    second, states = lm.forward_capturing([*trees, trees[0]], LAYERS)
-    return torch.cat([first, second]), states
 
 
 def reference(folder: Path) -> tuple[Tensor, dict[int, Tensor]]:
@@ -210,41 +202,11 @@ def test_in_bfloat16_norms_stay_and_logits_are_as_near_as_that_type_allows(folde
     assert (logits - expected).abs().max() <= 0.1 * expected.abs().max()
 
 
-def override(module: Any, forward: Callable[..., Any]) -> None:
-    """Have a module do something else: `forward` is told what it did, and what it is called with."""
-    own = type(module).forward
-
-    def instead(self: Any, *args: Any, **options: Any) -> Any:
-        return forward(partial(own, self), *args, **options)
-
-    module.__class__ = type("Other", (type(module),), {"forward": instead})
-
-
-def attention_in(model: PreTrainedModel) -> Any:
-    layers: Any = model.model.layers
-    return layers[0].self_attn
-
-
-def clip_queries(model: PreTrainedModel) -> None:
-    override(attention_in(model).q_proj, lambda own, rows: own(rows).clamp(-8, 8))
-
-
 def clip_what_is_large(model: PreTrainedModel) -> None:
     def clipped(own: Any, hidden_states: Tensor, **options: Any) -> Any:
         return own(hidden_states.clamp(-20, 20), **options)
 
     override(attention_in(model), clipped)
-
-
-def scale_far_positions(model: PreTrainedModel) -> None:
-    """As some architectures do to queries far back in a long context."""
-
-    def scaled(own: Any, hidden_states: Tensor, position_embeddings: Any, **options: Any) -> Any:
-        slowest = position_embeddings[0][..., -1:]  # near the front it has hardly turned
-        far = slowest < torch.cos(torch.tensor(0.02))
-        return own(torch.where(far, 2 * hidden_states, hidden_states), position_embeddings, **options)
-
-    override(attention_in(model), scaled)
 
 
 def leave_positions_out(model: PreTrainedModel) -> None:
@@ -263,7 +225,7 @@ def test_attention_that_does_something_else_than_its_parts_say_stays(
     untouched = deepcopy(model)
     change(model)
     for each, expected in ((model, 0), (untouched, 1)):
-        replace_layers(each)
+        replace_layers(each, CPU)
         assert replaced(each)["attention"] == expected
 
 
@@ -293,7 +255,7 @@ def test_the_first_of_a_shape_is_tried_for_all_and_one_that_differs_is_tried_by_
     llama_of: Callable[..., LlamaForCausalLM], change: str
 ) -> None:
     model = in_the_second_layer(llama_of(num_hidden_layers=2), change)
-    replace_layers(model)
+    replace_layers(model, CPU)
     first, second = (replaced(nn.ModuleList([layer])) for layer in model.model.layers)
     assert first["attention"] == 1 and second["attention"] == 0
 
@@ -311,10 +273,10 @@ def test_of_layers_that_are_alike_one_is_tried(
     llama_of: Callable[..., LlamaForCausalLM], monkeypatch: pytest.MonkeyPatch, native: bool
 ) -> None:
     compared: list[torch.Size] = []
-    own = vars(replacing)["_close"]
-    monkeypatch.setattr(replacing, "_close", lambda one, other: compared.append(one.shape) or own(one, other))
+    own = vars(trial)["_close"]
+    monkeypatch.setattr(trial, "_close", lambda one, other: compared.append(one.shape) or own(one, other))
     model = llama_of(num_hidden_layers=5)
-    assert replace_layers(model) == 5 * 4 + 1
+    assert replace_layers(model, CPU) == 5 * 4 + 1
     assert len(compared) == (4 if native else 3) * 4, "a norm, an MLP, an attention and what they make, at four scales"
 
 
@@ -341,7 +303,7 @@ def test_a_layer_that_puts_its_parts_together_otherwise_stays_and_its_parts_are_
     untouched = deepcopy(model)
     change(model)
     for each, whole in ((model, 0), (untouched, int(native))):
-        replace_layers(each)
+        replace_layers(each, CPU)
         found = replaced(each)
         assert (found["attention"], found["mlp"], found["norm"], found["layer"]) == (1, 1, 3, whole)
 
@@ -372,7 +334,7 @@ def test_parts_that_do_not_fit_one_another_are_not_put_together(
     """Kernels in C do not look at sizes: they would write where nothing is."""
     model = llama_of()
     part = change(model)
-    replace_layers(model)
+    replace_layers(model, CPU)
     assert not replaced(model)[part]
 
 
@@ -387,7 +349,7 @@ def test_a_layer_with_numbers_of_its_own_stays(llama_of: Callable[..., LlamaForC
         else:
             layer.scale = nn.Parameter(scale, requires_grad=False)
         override(layer, lambda own, hidden, **options: own.args[0].scale * own(hidden, **options))
-    replace_layers(model)
+    replace_layers(model, CPU)
     assert replaced(model)["layer"] == 0 and replaced(model)["attention"] == 2
 
 
@@ -397,7 +359,7 @@ def test_a_layer_that_says_nothing_says_nothing_of_others(llama_of: Callable[...
     first.mlp.down_proj.weight.data.zero_()
     override(first.mlp, lambda own, x: 0.5 * own(x))
     second.mlp.__class__ = type(first.mlp)
-    replace_layers(model)
+    replace_layers(model, CPU)
     assert replaced(model)["mlp"] == 2, "the one of zeros, and the last one"
 
 
@@ -418,7 +380,7 @@ def test_a_norm_with_another_epsilon_than_it_says_stays(llama_of: Callable[..., 
     model = llama_of(rms_norm_eps=1e-5)
     other = nn.RMSNorm(32, eps=1e-6)
     override(model.model.norm, lambda _, rows: other(rows))
-    replace_layers(model)
+    replace_layers(model, CPU)
     assert replaced(model)["norm"] == 2 and not isinstance(model.model.norm, RmsNorm)
 
 
@@ -439,7 +401,7 @@ def test_attention_that_scales_a_little_otherwise_than_it_says_stays_in_any_type
             module.scaling = said
 
     override(attention_in(model), sharper)
-    replace_layers(model)
+    replace_layers(model, CPU)
     assert "attention" not in replaced(model)
 
 
@@ -451,21 +413,21 @@ def test_a_model_that_gives_other_logits_afterwards_is_refused(
         monkeypatch.setattr(NativeLayer, "forward", lambda self, hidden_states, *_, **__: 1.5 * hidden_states)
     else:
         monkeypatch.setattr(GatedMlp, "forward", lambda self, hidden: 1.5 * hidden)
-    monkeypatch.setattr(replacing, "_close", lambda own, other: True)
+    monkeypatch.setattr(trial, "_close", lambda own, other: True)
     with pytest.raises(LoadError, match=r"other logits with modules for a CPU \(off by .*: set cpu_layers = off"):
         CausalLM.load(folders["llama"], num_pages=32, page_size=4)
 
 
 def test_an_mlp_of_another_activation_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
     model = llama_of(hidden_act="gelu")
-    replace_layers(model)
+    replace_layers(model, CPU)
     assert "mlp" not in replaced(model)
 
 
 def test_a_norm_that_adds_one_to_its_weight_stays(llama_of: Callable[..., LlamaForCausalLM]) -> None:
     model = llama_of()
     override(model.model.norm, lambda own, rows: own(rows) + rows)
-    assert replace_layers(model) == 4
+    assert replace_layers(model, CPU) == 4
     assert replaced(model)["norm"] == 2 and not isinstance(model.model.norm, RmsNorm)
 
 
@@ -473,7 +435,7 @@ def test_a_module_with_broken_weights_stays(llama_of: Callable[..., LlamaForCaus
     model = llama_of()
     layer: Any = model.model.layers[0]
     layer.mlp.up_proj.weight.data[0, 0] = torch.nan
-    replace_layers(model)
+    replace_layers(model, CPU)
     assert "mlp" not in replaced(model)
 
 

@@ -32,9 +32,9 @@ from specsplit.model.pages.batch import visible
 from specsplit.model.pages.geometry import ALL, NO_ATTENTION, Layer, Span
 from specsplit.model.pages.input_batch import InputBatch
 from tests.model import documented
+from tests.model.attended import SPANS, new_tokens, slots_of
 from tests.model.conftest import Saved
 from tests.model.ragged import cache_of, pools, ragged, slots_in
-from tests.model.test_layers import SPANS, new_tokens, slots_of
 from tests.support.rounding import assert_same_sums
 
 CPU = torch.device("cpu")

@@ -16,14 +16,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qw
 from specsplit.model import CausalLM
 from specsplit.model.attention.triton.attention import TritonAttention
 from specsplit.model.layers.capture import decoder_layers
-from specsplit.model.layers.cpu.replacing import replace_layers
 from specsplit.model.layers.gpu import gpu_kit, is_fused
+from specsplit.model.layers.replacing import replace_layers
 from specsplit.model.layers.weights import first_difference, held_tensors
 from specsplit.model.lm.compiled import compile_unfused
 from specsplit.model.lm.probe import tree_logits
 from specsplit.model.lm.replaced import use_gpu_layers
+from tests.model.altered import attention_in, clip_queries, logits_and_states, override, scale_far_positions
 from tests.model.conftest import CONFIGS
-from tests.model.test_cpu_layers import attention_in, clip_queries, logits_and_states, override, scale_far_positions
 from tests.support.kernels import CPU, interpreted
 from tests.support.rounding import assert_same_sums
 

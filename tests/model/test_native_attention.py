@@ -21,8 +21,8 @@ from specsplit.model.native import library
 from specsplit.model.native.attention import LayerKernel, SeenRow, SeenRows
 from specsplit.model.pages.geometry import ALL, NO_ATTENTION, Layer, Span
 from specsplit.model.pages.input_batch import InputBatch
+from tests.model.attended import SPANS, fill, new_tokens, placed, reference
 from tests.model.ragged import cache_of, pools, ragged
-from tests.model.test_layers import SPANS, fill, new_tokens, placed, reference
 from tests.support.rounding import assert_same_sums
 
 CPU = torch.device("cpu")

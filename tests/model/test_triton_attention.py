@@ -19,8 +19,8 @@ from specsplit.model.graphs import Bucket, Buckets, StaticInputs
 from specsplit.model.pages.geometry import ALL, NO_ATTENTION, Layer, Span
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.windows import WindowPages
+from tests.model.attended import SPANS, fill, new_tokens, placed, reference
 from tests.model.ragged import cache_of, pools, ragged
-from tests.model.test_layers import SPANS, fill, new_tokens, placed, reference
 from tests.support.kernels import interpreted
 from tests.support.rounding import assert_same_sums
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from specsplit.engine import Updated, UpdateWeights
-from specsplit.errors import Exhausted, NotFound, Unsupported
+from specsplit.errors import Unsupported
 from specsplit.model_thread import apart
 from specsplit.observe import fields
-from specsplit.rpc import caller
+from specsplit.rpc import Revisions
 from specsplit.settings import DrafterSettings
 from specsplit.text.json_file import read_json
 from specsplit_drafter.drafts.proposer import Proposer
@@ -34,7 +34,8 @@ class Updates:
         self._load = load
         self._facts: dict[str, Any] = {}
         """config.json of the model that was loaded."""
-        self._under_way = ""
+        excluded = {"dp_size": settings.dp_size > 1, "feature_projection": settings.feature_projection}
+        self._revisions = Revisions("drafter", settings.weights_dir, excluded)
 
     def loaded(self) -> None:
         """The model of these settings has been loaded: its folder may be another's later."""
@@ -48,33 +49,14 @@ class Updates:
         last, if they were handed back. Raises Unsupported where that cannot be done, NotFound if there is no such folder, Exhausted while
         another update is under way, Incompatible for those of another model, and LoadError: the weights before stay then.
         """
-        folder = self._folder(wanted.folder)
-        if self._under_way:
-            raise Exhausted(f"weights are being updated already, to {self._under_way}; try again when that is over")
-        self._under_way = wanted.folder
-        _log.info("other weights are read", extra=fields(folder=wanted.folder, by=caller().name))
-        try:
+        kind = self._settings.kind
+        if not kind.needs_model:
+            raise Unsupported("UpdateWeights", f"is not supported here: kind {kind.value} has no weights")
+        with self._revisions.taking(wanted.folder) as folder:
             copy = await apart("weights", partial(self._read, engine, folder))
             version = await asyncio.wrap_future(engine.take_weights(copy))
-        finally:
-            self._under_way = ""
         _log.info("the drafter has other weights", extra=fields(version=version, folder=wanted.folder))
         return Updated(version, f"the drafter goes on with {wanted.folder}, version {version} of its weights")
-
-    def _folder(self, name: str) -> Path:
-        settings = self._settings
-        if not settings.kind.needs_model:
-            raise Unsupported("UpdateWeights", f"is not supported here: kind {settings.kind.value} has no weights")
-        if settings.weights_dir is None:
-            raise Unsupported("UpdateWeights", "is not supported here: weights_dir of the drafter is not set")
-        for field, is_set in (("dp_size", settings.dp_size > 1), ("feature_projection", settings.feature_projection)):
-            if is_set:
-                problem = f"does not go with {field}; start the drafter anew with the other weights"
-                raise Unsupported("UpdateWeights", problem)
-        folder = settings.weights_dir / name
-        if not folder.is_dir():
-            raise NotFound(f"there is no folder {name} in weights_dir of this drafter")
-        return folder
 
     def _read(self, engine: Engine, folder: Path) -> Callable[[], None]:
         """Read the weights beside those that draft -> what copies them. Raises LoadError and Incompatible."""

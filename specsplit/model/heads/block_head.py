@@ -26,8 +26,9 @@ from specsplit.model.heads.config import reach_of
 from specsplit.model.heads.head_module import HeadModule
 from specsplit.model.heads.shape import BlockShape
 from specsplit.model.heads.target import TargetEmbeddings
-from specsplit.model.layers.cpu import replace_layers
+from specsplit.model.layers.cpu import CPU
 from specsplit.model.layers.gpu import gpu_kit
+from specsplit.model.layers.replacing import replace_layers
 from specsplit.model.pages.geometry import Geometry
 
 MASK_EMBEDDING: Final = "mask_embedding"
@@ -107,7 +108,7 @@ class BlockHead(HeadModule):
 
     def use_cpu_layers(self) -> None:
         """Replace modules by faster ones for a CPU, of the same numbers. It cannot be saved then."""
-        replace_layers(self, linear=True)
+        replace_layers(self, CPU, linear=True)
 
     def use_gpu_layers(self) -> None:
         """Replace modules by fused ones for a GPU, where there are kernels for it. It cannot be saved then."""

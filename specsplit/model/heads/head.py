@@ -15,8 +15,9 @@ from specsplit.model.attention.support import observe
 from specsplit.model.heads.head_module import HeadModule
 from specsplit.model.heads.shape import HeadShape
 from specsplit.model.heads.target import TargetEmbeddings
-from specsplit.model.layers.cpu import replace_layers
+from specsplit.model.layers.cpu import CPU
 from specsplit.model.layers.gpu import gpu_kit
+from specsplit.model.layers.replacing import replace_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.layers.shards import shard_layers
 from specsplit.model.pages.geometry import Geometry
@@ -52,7 +53,7 @@ class Head(HeadModule, ABC):
 
         Raises LoadError if it does not run any more; a rank that shares its MLPs with others is not tried, since all ranks run together.
         """
-        replace_layers(self, linear=True)
+        replace_layers(self, CPU, linear=True)
         for step in range(0 if self.blocks else self.shape.num_steps):
             self._observed(step)
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from specsplit.model.layers.cpu import PackedEmbedding, packed, replace_layers
-from specsplit.model.layers.cpu.replacing import Kit
+from specsplit.model.layers.cpu import CPU, PackedEmbedding, packed
 from specsplit.model.layers.gpu import gpu_kit
+from specsplit.model.layers.kit import Kit
+from specsplit.model.layers.replacing import replace_layers
 from specsplit.model.lm.probe import probe_replaced
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def use_cpu_layers(lm: CausalLM, trees: Tensor, adapted: Tensor | None = None) -
 
     Ranks that share its MLPs, and run together or not at all, are not asked.
     """
-    replace_layers(lm.model)
+    replace_layers(lm.model, CPU)
     embeddings, output = lm.model.get_input_embeddings(), lm.model.get_output_embeddings()
     if output is not None:
         lm.model.set_output_embeddings(found := packed(output))

@@ -12,7 +12,7 @@ from torch import Tensor
 from specsplit.features import FeatureFormat
 from specsplit.model.heads import Head
 from specsplit.model.layers.cpu.linear import PackedLinear
-from specsplit.model.layers.cpu.replacing import Causal
+from specsplit.model.layers.trial import Causal
 from tests.model.heads.published import EVERYBODY
 from tests.support.rounding import assert_same_sums
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from specsplit.engine import Updated, UpdateWeights
-from specsplit.errors import DeadlineExceeded, Exhausted, NotFound, Unsupported
+from specsplit.errors import DeadlineExceeded
 from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.lm.revision import Revision, check_updatable
 from specsplit.model_thread import apart
 from specsplit.observe import fields
-from specsplit.rpc import caller
+from specsplit.rpc import Revisions
 from specsplit.settings import VerifierSettings
 from specsplit_verifier.edge.operations import asked
 from specsplit_verifier.edge.verifier import Verifier
@@ -34,7 +34,14 @@ class Updates:
     def __init__(self, settings: VerifierSettings, read: Read) -> None:
         self._settings = settings
         self._read = read
-        self._under_way = ""
+        excluded = {
+            "dp_size": settings.dp_size > 1,
+            "tp_size": settings.tp_size > 1,
+            "inflate_layers": bool(settings.inflate_layers),
+            "random_weights": settings.random_weights,
+            "adapters_dir": settings.adapters_dir is not None,
+        }
+        self._revisions = Revisions("verifier", settings.weights_dir, excluded)
 
     async def update(self, verifier: Verifier, wanted: UpdateWeights) -> Updated:
         """Read and check the weights while steps go on, and have the target go on with them.
@@ -42,38 +49,11 @@ class Updates:
         Raises Unsupported where that cannot be done, NotFound if there is no such folder, Exhausted while another update is under way,
         Incompatible and LoadError as reading does, DeadlineExceeded if sessions do not end in time: the weights before stay then.
         """
-        folder = self._folder(verifier, wanted.folder)
-        if self._under_way:
-            raise Exhausted(f"weights are being updated already, to {self._under_way}; try again when that is over")
-        self._under_way = wanted.folder
-        _log.info("other weights are read", extra=fields(folder=wanted.folder, by=caller().name))
-        try:
+        with self._revisions.taking(wanted.folder) as folder:
+            check_updatable(verifier.engine.target)
             revision = await apart("weights", partial(self._read, verifier.engine.target, folder, wanted.folder))
             _log.info("other weights are read and fit", extra=fields(folder=wanted.folder))
             return await self._take(verifier, revision, wanted)
-        finally:
-            self._under_way = ""
-
-    def _folder(self, verifier: Verifier, name: str) -> Path:
-        settings = self._settings
-        if settings.weights_dir is None:
-            raise Unsupported("UpdateWeights", "is not supported here: weights_dir of the verifier is not set")
-        for field, is_set in (
-            ("dp_size", settings.dp_size > 1),
-            ("tp_size", settings.tp_size > 1),
-            ("inflate_layers", bool(settings.inflate_layers)),
-            ("random_weights", settings.random_weights),
-            ("adapters_dir", settings.adapters_dir is not None),
-        ):
-            if is_set:
-                raise Unsupported(
-                    "UpdateWeights", f"does not go with {field}; start the verifier anew with the other weights"
-                )
-        check_updatable(verifier.engine.target)
-        folder = settings.weights_dir / name
-        if not folder.is_dir():
-            raise NotFound(f"there is no folder {name} in weights_dir of this verifier")
-        return folder
 
     async def _take(self, verifier: Verifier, revision: Revision, wanted: UpdateWeights) -> Updated:
         """Wait for the sessions that run, unless they restart, and take the weights."""

@@ -2,6 +2,6 @@
 
 from specsplit.model.layers.cpu.decoder import NativeLayer
 from specsplit.model.layers.cpu.embedding import PackedEmbedding
-from specsplit.model.layers.cpu.replacing import packed, replace_layers
+from specsplit.model.layers.cpu.kit import CPU, packed
 
-__all__ = ["NativeLayer", "PackedEmbedding", "packed", "replace_layers"]
+__all__ = ["CPU", "NativeLayer", "PackedEmbedding", "packed"]

@@ -5,61 +5,30 @@ T   tokens      H, K   query heads, KV heads      D   width of a head
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specsplit.model.attention.interface import ForwardBatch
-from specsplit.model.layers.cpu.linear import PackedLinear, has_own_numbers
+from specsplit.model.layers.cpu.linear import PackedLinear
 from specsplit.model.layers.cpu.norm import RmsNorm
-
-PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj")
-OUTPUT: Final = "o_proj"
-NORMS: Final = ("q_norm", "k_norm")
+from specsplit.model.layers.parts import AttentionParts, JoinedAttention
 
 
-class AttentionLayer(Protocol):
-    """What transformers' attention modules have besides their children."""
-
-    layer_idx: int
-    head_dim: int
-    scaling: float
-
-
-class RotaryAttention(nn.Module):
+class RotaryAttention(JoinedAttention):
     """One product makes queries, keys and values, and one rotation is applied to queries and keys."""
-
-    def __init__(
-        self,
-        like: AttentionLayer,
-        qkv: PackedLinear,
-        output: PackedLinear,
-        heads: Sequence[int],
-        norms: Sequence[nn.Module],
-    ) -> None:
-        """heads: H and K. norms: of the heads of queries, and of keys; or none."""
-        super().__init__()
-        self.layer_idx: Final = like.layer_idx
-        self.qkv = qkv
-        self.output = output
-        self.norms = nn.ModuleList(norms)
-        self.heads: Final = tuple(heads)
-        self.head_width: Final = like.head_dim
-        self.scaling: Final = like.scaling
 
     @classmethod
     def like(cls, module: Any) -> RotaryAttention | None:
         """What may stand for a module that is built of the same parts; None: this one is not. Whether it does the same is not looked at."""
-        parts = attention_parts(module)
+        parts = AttentionParts.of(module)
         if parts is None:
             return None
-        norms = [RmsNorm.like(parts[name]) or parts[name] for name in NORMS if name in parts]
-        qkv, output = PackedLinear.like(*(parts[name] for name in PROJECTIONS)), PackedLinear.like(parts[OUTPUT])
+        qkv, output = PackedLinear.like(*parts.projections), PackedLinear.like(parts.output)
         if qkv is None or output is None:
             return None
-        return cls(module, qkv, output, heads_of(module), norms)
+        return cls(parts, qkv, output, [RmsNorm.like(each) or each for each in parts.norms])
 
     def forward(
         self,
@@ -90,21 +59,6 @@ class RotaryAttention(nn.Module):
             return heads
         split = heads.split(self.heads, dim=1)
         return torch.cat([norm(part) for norm, part in zip(self.norms, split, strict=True)], dim=1)
-
-
-def attention_parts(module: Any) -> dict[str, Any] | None:
-    """The children of a module that has those of Llama's attention, with norms of heads or none; None: it has others, or more to it."""
-    parts = dict[str, Any](module.named_children())
-    if not {*PROJECTIONS, OUTPUT} <= set(parts) <= {*PROJECTIONS, OUTPUT, *NORMS}:
-        return None
-    if not all(hasattr(module, name) for name in AttentionLayer.__annotations__):
-        return None
-    return None if has_own_numbers(module) else parts  # such as sinks, of which its attention is told
-
-
-def heads_of(module: Any) -> tuple[int, ...]:
-    """H and K of such a module."""
-    return tuple(getattr(module, name).out_features // module.head_dim for name in PROJECTIONS[:2])
 
 
 def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

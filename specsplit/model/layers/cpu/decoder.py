@@ -11,15 +11,12 @@ from torch import Tensor, nn
 
 from specsplit.model.attention.interface import ForwardBatch, ReadForward
 from specsplit.model.layers.cpu.attention import RotaryAttention
-from specsplit.model.layers.cpu.linear import PackedLinear, has_own_numbers
+from specsplit.model.layers.cpu.linear import PackedLinear
 from specsplit.model.layers.cpu.mlp import NativeMlp
 from specsplit.model.layers.cpu.norm import RmsNorm
+from specsplit.model.layers.parts import DecoderParts, take_words
 from specsplit.model.native.decoder import DecoderKernel, Heads, Norm, Products
 from specsplit.model.native.weights import Weights
-
-_ATTENTION: Final = "self_attn"
-_MLP: Final = "mlp"
-_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 
 
 class NativeLayer(nn.Module):
@@ -37,17 +34,13 @@ class NativeLayer(nn.Module):
     def like(cls, layer: nn.Module) -> NativeLayer | None:
         """What may stand for a layer whose parts were replaced; None: this one is built otherwise. Whether it does the same is not looked
         at."""
-        parts = dict(layer.named_children())
-        if set(parts) != {_ATTENTION, _MLP, *_NORMS} or has_own_numbers(layer):
+        parts = DecoderParts.of(layer)
+        if parts is None or not isinstance(parts.attention, RotaryAttention) or not isinstance(parts.mlp, NativeMlp):
             return None
-        attention, mlp, (first, second) = parts[_ATTENTION], parts[_MLP], (_norm(parts[name]) for name in _NORMS)
-        if (
-            not isinstance(attention, RotaryAttention)
-            or not isinstance(mlp, NativeMlp)
-            or first is None
-            or second is None
-        ):
+        first, second = _norm(parts.first), _norm(parts.second)
+        if first is None or second is None:
             return None
+        attention, mlp = parts.attention, parts.mlp
         projections, output, norms = (
             _weights(attention.qkv),
             _weights(attention.output),
@@ -59,9 +52,7 @@ class NativeLayer(nn.Module):
         count, kv_count = attention.heads
         heads = Heads(count, kv_count, attention.head_width, of_queries, of_keys)
         made = cls(attention, DecoderKernel(heads, first, second, Products(projections, output, mlp.weights)))
-        for name, value in vars(layer).items():  # some models ask what a layer sees
-            if isinstance(value, str):
-                setattr(made, name, value)
+        take_words(made, layer)
         return made
 
     @property

@@ -31,11 +31,6 @@ class _Packed(Protocol):
         ...
 
 
-def has_own_numbers(module: nn.Module) -> bool:
-    """Whether a module has parameters or buffers beside those of its parts: it then does more than these do."""
-    return any(True for each in (module.parameters, module.buffers) for _ in each(recurse=False))
-
-
 def native_weights(linear: nn.Module) -> Weights | None:
     """Weights of a linear layer as kernels in C read them; None: there are no kernels for it."""
     joined = _joined([linear])

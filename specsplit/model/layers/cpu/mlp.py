@@ -7,21 +7,15 @@ from typing import Final
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from specsplit.model.layers.cpu.linear import PackedLinear, has_own_numbers, native_weights
+from specsplit.model.layers.cpu.linear import PackedLinear, native_weights
+from specsplit.model.layers.parts import MlpParts
 from specsplit.model.native.weights import GatedWeights
-
-_GATE: Final = "gate_proj"
-_UP: Final = "up_proj"
-_DOWN: Final = "down_proj"
 
 
 def mlp_like(module: nn.Module) -> NativeMlp | GatedMlp | None:
     """What may stand for a module that is built of the same parts; None: this one is not. Whether it does the same is not looked at."""
-    parts = dict(module.named_children())
-    if not {_GATE, _UP, _DOWN} <= set(parts) <= {_GATE, _UP, _DOWN, "act_fn"} or has_own_numbers(module):
-        return None
-    gate, up, down = (parts[name] for name in (_GATE, _UP, _DOWN))
-    return NativeMlp.like(gate, up, down) or GatedMlp.like(gate, up, down)
+    parts = MlpParts.of(module)
+    return None if parts is None else NativeMlp.like(*parts) or GatedMlp.like(*parts)
 
 
 class NativeMlp(nn.Module):

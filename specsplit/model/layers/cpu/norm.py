@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.linalg import vector_norm
 
+from specsplit.model.layers.parts import NormParts
+
 
 class RmsNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight, over the last dimension, of float32.
@@ -27,12 +29,10 @@ class RmsNorm(nn.Module):
     @classmethod
     def like(cls, module: nn.Module) -> RmsNorm | None:
         """What may stand for a norm of transformers'; None: this is none. Whether it does the same is not looked at."""
-        own = dict(module.named_parameters())
-        eps = getattr(module, "variance_epsilon", None)
-        if set(own) != {"weight"} or not isinstance(eps, float):
+        parts = NormParts.of(module)
+        if parts is None or parts.weight.dtype != torch.float32 or not parts.weight.is_cpu:
             return None
-        weight = own["weight"]
-        return cls(weight, eps) if weight.dim() == 1 and weight.dtype == torch.float32 and weight.is_cpu else None
+        return cls(*parts)
 
     @property
     def packed_tensors(self) -> list[Tensor]:

@@ -5,59 +5,33 @@ T   tokens      H, K   query heads, KV heads      D   width of a head
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from specsplit.model.attention.interface import ForwardBatch, Place, StoringForward
-from specsplit.model.layers.cpu.attention import (
-    NORMS,
-    OUTPUT,
-    PROJECTIONS,
-    AttentionLayer,
-    attention_parts,
-    heads_of,
-)
 from specsplit.model.layers.gpu.linear import JoinedLinear
 from specsplit.model.layers.gpu.norm import FusedNorm
 from specsplit.model.layers.kernels.elementwise import HeadNorms, rotate
+from specsplit.model.layers.parts import AttentionParts, JoinedAttention
 
 
-class FusedAttention(nn.Module):
+class FusedAttention(JoinedAttention):
     """Keys and values go straight to their place in the KV, where the forward says it."""
-
-    def __init__(
-        self,
-        like: AttentionLayer,
-        qkv: JoinedLinear,
-        output: JoinedLinear,
-        heads: Sequence[int],
-        norms: Sequence[FusedNorm],
-    ) -> None:
-        """heads: H and K. norms: of the heads of queries, and of keys; or none."""
-        super().__init__()
-        self.layer_idx: Final = like.layer_idx
-        self.qkv = qkv
-        self.output = output
-        self.norms = nn.ModuleList(norms)
-        self.heads: Final = tuple(heads)
-        self.head_width: Final = like.head_dim
-        self.scaling: Final = like.scaling
 
     @classmethod
     def like(cls, module: Any) -> FusedAttention | None:
         """What may stand for a module that is built of the same parts; None: this one is not. Whether it does the same is not looked at."""
-        parts = attention_parts(module)
+        parts = AttentionParts.of(module)
         if parts is None:
             return None
-        norms = [_norm(parts[name]) for name in NORMS if name in parts]
+        norms = [_norm(each) for each in parts.norms]
         known = [each for each in norms if each is not None and len(each.weight) == module.head_dim]
-        qkv, output = JoinedLinear.like(*(parts[name] for name in PROJECTIONS)), JoinedLinear.like(parts[OUTPUT])
+        qkv, output = JoinedLinear.like(*parts.projections), JoinedLinear.like(parts.output)
         if qkv is None or output is None or len(known) < len(norms) or len(norms) == 1 or module.head_dim % 2:
             return None
-        return cls(module, qkv, output, heads_of(module), known)
+        return cls(parts, qkv, output, known)
 
     def forward(
         self,

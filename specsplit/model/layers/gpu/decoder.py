@@ -6,14 +6,10 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from specsplit.model.layers.cpu.linear import has_own_numbers
 from specsplit.model.layers.gpu.attention import FusedAttention
 from specsplit.model.layers.gpu.mlp import FusedMlp
 from specsplit.model.layers.gpu.norm import FusedNorm
-
-_ATTENTION: Final = "self_attn"
-_MLP: Final = "mlp"
-_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
+from specsplit.model.layers.parts import DecoderParts, take_words
 
 
 class FusedLayer(nn.Module):
@@ -32,18 +28,13 @@ class FusedLayer(nn.Module):
     def like(cls, layer: nn.Module) -> FusedLayer | None:
         """What may stand for a layer whose parts were replaced; None: this one is built otherwise. Whether it does the same is not looked
         at."""
-        parts = dict(layer.named_children())
-        if set(parts) != {_ATTENTION, _MLP, *_NORMS} or has_own_numbers(layer):
+        parts = DecoderParts.of(layer)
+        if parts is None or not isinstance(parts.attention, FusedAttention) or not isinstance(parts.mlp, FusedMlp):
             return None
-        attention, mlp, (first, second) = parts[_ATTENTION], parts[_MLP], (parts[name] for name in _NORMS)
-        if not isinstance(attention, FusedAttention) or not isinstance(mlp, FusedMlp):
+        if not isinstance(parts.first, FusedNorm) or not isinstance(parts.second, FusedNorm):
             return None
-        if not isinstance(first, FusedNorm) or not isinstance(second, FusedNorm):
-            return None
-        made = cls(first, attention, second, mlp)
-        for name, value in vars(layer).items():  # some models ask what a layer sees
-            if isinstance(value, str):
-                setattr(made, name, value)
+        made = cls(parts.first, parts.attention, parts.second, parts.mlp)
+        take_words(made, layer)
         return made
 
     def forward(self, hidden_states: Tensor, **told: Any) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from specsplit.model.layers.cpu.replacing import Kit
+from specsplit.model.layers.kit import Kit
 from specsplit.sampling.kernels import obstacle
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from specsplit.model.layers.cpu.linear import has_own_numbers
 from specsplit.model.layers.gpu.linear import JoinedLinear
 from specsplit.model.layers.kernels.elementwise import gated
-
-_PARTS = ("gate_proj", "up_proj", "down_proj")
+from specsplit.model.layers.parts import MlpParts
 
 
 class FusedMlp(nn.Module):
@@ -22,11 +20,10 @@ class FusedMlp(nn.Module):
     @classmethod
     def like(cls, module: nn.Module) -> FusedMlp | None:
         """What may stand for a module that is built of the same parts; None: this one is not. Whether it does the same is not looked at."""
-        parts = dict(module.named_children())
-        if not set(_PARTS) <= set(parts) <= {*_PARTS, "act_fn"} or has_own_numbers(module):
+        parts = MlpParts.of(module)
+        if parts is None:
             return None
-        gate, up, down = (parts[name] for name in _PARTS)
-        both, last = JoinedLinear.like(gate, up), JoinedLinear.like(down)
+        both, last = JoinedLinear.like(parts.gate, parts.up), JoinedLinear.like(parts.down)
         return None if both is None or last is None else cls(both, last)
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Final
 from torch import Tensor, nn
 
 from specsplit.model.layers.kernels.elementwise import WIDEST, rms_norm
+from specsplit.model.layers.parts import NormParts
 
 
 class FusedNorm(nn.Module):
@@ -20,11 +21,8 @@ class FusedNorm(nn.Module):
     @classmethod
     def like(cls, module: nn.Module) -> FusedNorm | None:
         """What may stand for a norm of transformers'; None: this is none. Whether it does the same is not looked at."""
-        own = dict(module.named_parameters())
-        eps = getattr(module, "variance_epsilon", None)
-        if set(own) != {"weight"} or not isinstance(eps, float) or own["weight"].dim() != 1:
-            return None
-        return cls(own["weight"], eps) if len(own["weight"]) <= WIDEST else None
+        parts = NormParts.of(module)
+        return None if parts is None or len(parts.weight) > WIDEST else cls(*parts)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., n] -> [..., n]"""
