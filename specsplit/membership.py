@@ -169,6 +169,11 @@ class Drain:
 
 
 @dataclass(frozen=True)
+class CoordinatorDraining:
+    """The coordinator takes no more requests: it is not to be counted among those that place sessions."""
+
+
+@dataclass(frozen=True)
 class HandOver:
     """Some of the sessions that one drafter has are to go on with another."""
 
@@ -221,7 +226,7 @@ class StartWave:
             raise InvalidRequest("start_wave.number", f"is {self.number:,}, expected 1..{MAX_WAVES - 1:,}")
 
 
-Directive = Registered | Roster | PlanOrder | TracingOrder | HandOver | StartWave | Drain
+Directive = Registered | Roster | PlanOrder | TracingOrder | HandOver | StartWave | Drain | CoordinatorDraining
 """To a member. Plan, tracing and wave are told at every join, so that a member need not remember them over a break."""
 
 

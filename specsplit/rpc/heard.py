@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from specsplit.membership import (
+    CoordinatorDraining,
     Directive,
     Drain,
     HandOver,
@@ -57,7 +58,7 @@ class Heard:
         """Obey what a coordinator says, together with what the others have said."""
         calls = self._callbacks
         match directive:
-            case Registered():
+            case Registered() | CoordinatorDraining():  # it is there, though whoever drains is counted no more
                 self._away.discard(coordinator)
             case Roster():
                 self._take_roster(coordinator, directive)

@@ -11,7 +11,7 @@ import grpc
 
 from specsplit.clock import SystemClock
 from specsplit.errors import SpecsplitError, Unavailable, Unsupported
-from specsplit.membership import Directive, Drain, Draining, Registered, Report
+from specsplit.membership import CoordinatorDraining, Directive, Drain, Draining, Registered, Report
 from specsplit.rpc.catalogue import from_rpc_error, is_task_cancelled
 from specsplit.rpc.coordinators import Dialled
 from specsplit.rpc.heard import Heard
@@ -50,6 +50,8 @@ class Membership:
         """True once this coordinator has told it to leave, as it does all ranks of a group of which one drains."""
         self.joined = False
         """True while registered."""
+        self.draining = False
+        """True once the coordinator has said that it takes no more requests."""
         self._coordinator = coordinator
         self._dialled = dialled
         self._standing = standing
@@ -167,6 +169,9 @@ class Membership:
     def _obey(self, directive: Directive, registered: asyncio.Future[float]) -> None:
         if isinstance(directive, Registered):
             self._enter(directive.heartbeat_interval_ms / 1000, registered)
+        if isinstance(directive, CoordinatorDraining):
+            self.draining = True
+            self._on_change()
         self.dismissed |= isinstance(directive, Drain)
         self._heard.take(self._coordinator, directive)
 
@@ -174,7 +179,7 @@ class Membership:
         if registered.done():
             return
         registered.set_result(interval_s)
-        self.joined = True
+        self.joined, self.draining = True, False
         self._on_change()
         who = self._standing.register
         self._retry.entered(member_id=who.member_id, address=who.address, coordinator=self._coordinator)

@@ -139,8 +139,10 @@ class Memberships:
         _log.info("a coordinator is gone, as its name says", extra=fields(coordinator=address))
 
     def _on_change(self) -> None:
-        self._standing.joined = tuple(name for name, each in self._running.items() if each.membership.joined)
-        (self._joined.set if self._standing.joined else self._joined.clear)()
+        joined = {name: each.membership for name, each in self._running.items() if each.membership.joined}
+        taking = tuple(name for name, membership in joined.items() if not membership.draining)
+        self._standing.joined = taking or tuple(joined)
+        (self._joined.set if joined else self._joined.clear)()
 
     def _excused(self) -> bool:
         """True if every coordinator that may place sessions on it knows that it leaves."""

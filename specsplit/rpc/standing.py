@@ -42,7 +42,7 @@ class Standing:
         self.register = register if rank is None else replace(register, group=rank.group)
         self.draining = False
         self.joined: Sequence[str] = ()
-        """The coordinators that it is joined to."""
+        """The coordinators that it is joined to and that do not drain; if all do, all."""
         self._sources = sources
         self._rank = rank
         self._clock = clock

@@ -67,7 +67,7 @@ class DrainingReport(_message.Message):
     def __init__(self) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("registered", "roster", "drain", "plan", "tracing", "hand_over", "start_wave")
+    __slots__ = ("registered", "roster", "drain", "plan", "tracing", "hand_over", "start_wave", "coordinator_draining")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,7 @@ class JoinResponse(_message.Message):
     TRACING_FIELD_NUMBER: _ClassVar[int]
     HAND_OVER_FIELD_NUMBER: _ClassVar[int]
     START_WAVE_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_DRAINING_FIELD_NUMBER: _ClassVar[int]
     registered: RegisteredDirective
     roster: RosterDirective
     drain: DrainDirective
@@ -82,7 +83,8 @@ class JoinResponse(_message.Message):
     tracing: TracingDirective
     hand_over: HandOverDirective
     start_wave: StartWaveDirective
-    def __init__(self, registered: _Optional[_Union[RegisteredDirective, _Mapping]] = ..., roster: _Optional[_Union[RosterDirective, _Mapping]] = ..., drain: _Optional[_Union[DrainDirective, _Mapping]] = ..., plan: _Optional[_Union[PlanDirective, _Mapping]] = ..., tracing: _Optional[_Union[TracingDirective, _Mapping]] = ..., hand_over: _Optional[_Union[HandOverDirective, _Mapping]] = ..., start_wave: _Optional[_Union[StartWaveDirective, _Mapping]] = ...) -> None: ...
+    coordinator_draining: CoordinatorDrainingDirective
+    def __init__(self, registered: _Optional[_Union[RegisteredDirective, _Mapping]] = ..., roster: _Optional[_Union[RosterDirective, _Mapping]] = ..., drain: _Optional[_Union[DrainDirective, _Mapping]] = ..., plan: _Optional[_Union[PlanDirective, _Mapping]] = ..., tracing: _Optional[_Union[TracingDirective, _Mapping]] = ..., hand_over: _Optional[_Union[HandOverDirective, _Mapping]] = ..., start_wave: _Optional[_Union[StartWaveDirective, _Mapping]] = ..., coordinator_draining: _Optional[_Union[CoordinatorDrainingDirective, _Mapping]] = ...) -> None: ...
 
 class RegisteredDirective(_message.Message):
     __slots__ = ("heartbeat_interval_ms",)
@@ -117,6 +119,10 @@ class StartWaveDirective(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class DrainDirective(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CoordinatorDrainingDirective(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.membership import (
+    CoordinatorDraining,
     Directive,
     Drain,
     Draining,
@@ -59,6 +60,10 @@ def report_from_wire(message: pb.JoinRequest) -> Report:
             raise InvalidRequest("report", "is absent, expected register, heartbeat, draining or wave")
 
 
+_BARE = {"drain": Drain(), "coordinator_draining": CoordinatorDraining()}
+"""Directives that hold nothing, by the names of their fields."""
+
+
 def directive_to_wire(directive: Directive) -> pb.JoinResponse:  # noqa: PLR0911 (one for every directive)
     """Write one directive as one message."""
     match directive:
@@ -82,6 +87,8 @@ def directive_to_wire(directive: Directive) -> pb.JoinResponse:  # noqa: PLR0911
             return pb.JoinResponse(start_wave=pb.StartWaveDirective(number=directive.number))
         case Drain():
             return pb.JoinResponse(drain=pb.DrainDirective())
+        case CoordinatorDraining():
+            return pb.JoinResponse(coordinator_draining=pb.CoordinatorDrainingDirective())
 
 
 def directive_from_wire(message: pb.JoinResponse) -> Directive:  # noqa: PLR0911 (one for every directive)
@@ -109,12 +116,12 @@ def directive_from_wire(message: pb.JoinResponse) -> Directive:  # noqa: PLR0911
             return HandOver(asked.from_member, target, asked.sessions, asked.sampled, asked.other_kind)
         case "start_wave":
             return StartWave(message.start_wave.number)
-        case "drain":
-            return Drain()
+        case "drain" | "coordinator_draining" as name:
+            return _BARE[name]
         case _ if message.ByteSize():
             raise Unsupported("directive", "is none that this version knows; update this member")
         case _:
-            expected = "registered, roster, plan, tracing, hand_over, start_wave or drain"
+            expected = "registered, roster, plan, tracing, hand_over, start_wave, drain or coordinator_draining"
             raise InvalidRequest("directive", f"is absent, expected {expected}")
 
 

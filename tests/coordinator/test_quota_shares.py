@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -139,3 +140,29 @@ async def test_two_coordinators_let_a_client_have_its_quota_together(
     assert verifier.open == 4
     for each in asked:
         await each.aclose()
+
+
+async def test_the_share_of_a_coordinator_that_drains_is_the_others_at_once(
+    start_cluster: StartCluster, say: Any
+) -> None:
+    clusters = [await start_cluster(client_max_requests=4) for _ in range(2)]
+    first, second = clusters
+    verifier = await first.serve_verifier(say((5, 6, 7), then_wait=True))
+    where = Coordinators(",".join(each.coordinator.service.server.members_bound for each in clusters))
+    await first.join("v1", verifier.address, ModelInfo("toy", first.tokenizer.vocabulary, 512, (0,)), dialled=where)
+    await eventually(lambda: all(each.coordinator.registry.coordinators == 2 for each in clusters))
+    runs = first.client.stream("x")
+    await anext(runs)
+    draining = asyncio.create_task(first.coordinator.service.serve(signals=False))
+    await asyncio.sleep(0)
+    first.coordinator.service.leave()
+    await eventually(lambda: second.coordinator.registry.coordinators == 1)
+    (member,) = second.coordinator.registry.verifiers
+    assert member.at_home
+    asked = [second.client.stream("x") for _ in range(3)]
+    for each in asked:
+        await anext(each)
+    assert verifier.open == 4 and not draining.done(), "what runs goes on"
+    for each in (runs, *asked):
+        await each.aclose()
+    assert await asyncio.wait_for(draining, 20) == 0

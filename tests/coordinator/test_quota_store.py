@@ -51,15 +51,26 @@ class NoQueue:
 
 @asynccontextmanager
 async def counting(
-    server: RedisServer, quota: Quota, there: Callable[[], int], lease_s: float = 600.0, **settings: Any
+    server: RedisServer,
+    quota: Quota,
+    there: Callable[[], int],
+    lease_s: float = 600.0,
+    *,
+    killed: bool = False,
+    **settings: Any,
 ) -> AsyncIterator[tuple[Quotas, QuotaStore]]:
-    """The quotas of one coordinator that counts with the server."""
+    """The quotas of one coordinator that counts with the server, and says nothing when it ends if it is to be `killed`."""
     from specsplit_coordinator.requests.quota_server import QuotaServer
+
+    class Silent(QuotaServer):
+        async def leave(self) -> None:
+            await self.disconnect()
 
     values = {"quota_store": server.url, "client_max_requests": 1, "quota_store_timeout_ms": PATIENT_MS, **settings}
     made = CoordinatorSettings(model=POCKET, **values)
     timeout_s = made.quota_store_timeout_ms / 1000
-    store = QuotaStore(QuotaServer(made, quota, lease_s), there, timeout_s, queued=quota.queued is not None)
+    counts = (Silent if killed else QuotaServer)(made, quota, lease_s)
+    store = QuotaStore(counts, there, timeout_s, queued=quota.queued is not None)
     task = asyncio.create_task(store.run(NoQueue()))
     try:
         yield Quotas(quota, SystemClock(), 1.0, there, store), store
@@ -114,6 +125,18 @@ async def test_requests_that_come_and_go_everywhere_at_once_never_are_more_than_
         last.__exit__(None, None, None)
 
 
+async def test_what_a_coordinator_held_is_free_as_soon_as_it_has_left(server: RedisServer) -> None:
+    quota = Quota(requests=5)
+    async with counting(server, quota, lambda: 1) as (stays, staying):
+        async with counting(server, quota, lambda: 1) as (leaves, leaving):
+            await eventually(lambda: not staying.trouble and not leaving.trouble)
+            held = await enter(leaves, "alice", 5)
+            with pytest.raises(Exhausted, match="client_max_requests"):
+                await enter(stays, "alice")
+        (await enter(stays, "alice", 5)).__exit__(None, None, None)
+        held.__exit__(None, None, None)
+
+
 async def test_tokens_used_anywhere_are_used_everywhere(server: RedisServer) -> None:
     quota = Quota(tokens_per_minute=600)
     async with (
@@ -131,7 +154,7 @@ async def test_tokens_used_anywhere_are_used_everywhere(server: RedisServer) -> 
         (await enter(there, "bob")).__exit__(None, None, None)
 
 
-async def test_a_coordinator_that_is_gone_gives_its_counts_back_with_its_lease(server: RedisServer) -> None:
+async def test_a_coordinator_that_is_killed_gives_its_counts_back_with_its_lease(server: RedisServer) -> None:
     from redis import Redis
 
     quota = Quota(requests=4)
@@ -139,7 +162,7 @@ async def test_a_coordinator_that_is_gone_gives_its_counts_back_with_its_lease(s
         await eventually(lambda: not store.trouble)
         with Redis(port=server.port) as client:
             (own,) = client.hkeys("specsplit:coordinators")
-            async with counting(server, quota, lambda: 2) as (gone, other):
+            async with counting(server, quota, lambda: 2, killed=True) as (gone, other):
                 await eventually(lambda: not other.trouble)
                 held = await enter(gone, "alice", 3)
             with pytest.raises(Exhausted, match="would have 5 requests on their way"):

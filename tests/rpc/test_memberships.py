@@ -12,7 +12,7 @@ import pytest
 
 from specsplit.clock import SystemClock
 from specsplit.errors import InvalidRequest
-from specsplit.membership import Drain, Draining, Heartbeat, Register, Report, Roster, StartWave
+from specsplit.membership import CoordinatorDraining, Drain, Draining, Heartbeat, Register, Report, Roster, StartWave
 from specsplit.ranks.lockstep import Lockstep
 from specsplit.ranks.rank import Rank
 from specsplit.rpc.coordinators import Coordinators, look_up
@@ -125,6 +125,27 @@ async def test_addresses_that_a_name_gets_are_joined_and_those_that_it_loses_are
             names.addresses = (first, second)
             await scripts[0].next_report(is_register)
             await counted(scripts[1], 2)
+
+
+async def test_a_coordinator_that_drains_is_counted_no_more_and_is_nobodys_home_unless_all_drain() -> None:
+    scripts = [Script(), Script()]
+    async with (
+        coordinating(scripts[0]) as first,
+        coordinating(scripts[1]) as second,
+        running(Memberships(Coordinators(f"{first},{second}"), REGISTER, Load)) as member,
+    ):
+        for script in scripts:
+            await counted(script, 2)
+        scripts[0].directives.put_nowait(CoordinatorDraining())
+        assert not (await counted(scripts[0], 1)).home
+        assert (await counted(scripts[1], 1)).home
+        scripts[1].directives.put_nowait(CoordinatorDraining())
+        assert member.joined
+        for script in scripts:
+            await counted(script, 2)
+        scripts[0].directives.put_nowait(None)
+        await scripts[0].next_report(is_register)
+        assert (await counted(scripts[0], 1)).home, "it is back"
 
 
 async def test_a_rank_may_leave_once_every_coordinator_that_it_is_joined_to_knows_that_it_leaves() -> None:

@@ -131,6 +131,7 @@ directives = (
     | st.builds(membership.TracingOrder, trace_changes, U64)
     | st.builds(membership.StartWave, WAVE.map(lambda number: max(1, number)))
     | st.just(membership.Drain())
+    | st.just(membership.CoordinatorDraining())
 )
 members = st.builds(
     membership.Member,

@@ -9,6 +9,7 @@ from functools import partial
 
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import (
+    CoordinatorDraining,
     Directive,
     Drain,
     Draining,
@@ -58,7 +59,7 @@ class JoinStream:
         self._orders = orders
         self._member = member
         self._changed = asyncio.Event()
-        self._dismissed = False
+        self._dismissed = self._draining = False
         self._reader = asyncio.create_task(self._read(reports))
         self._reader.add_done_callback(lambda _: self._changed.set())
         self._unsubscribe: list[Callable[[], object]] = [orders.subscribe(self._changed.set)]
@@ -89,6 +90,8 @@ class JoinStream:
 
     def _current(self) -> Iterator[Directive]:
         """Yield the directives that hold for the member now."""
+        if self._draining:
+            yield CoordinatorDraining()
         if self._member.group is not None and self._member.group.wave:
             yield StartWave(self._member.group.wave)
         if self._member.group is not None and self._member.group.leaving:
@@ -102,6 +105,11 @@ class JoinStream:
         """The controller to tell the member of; a verifier of an older build that does not have it keeps its own."""
         control = self._orders.control
         return control if self._member.knows(control) else Control()
+
+    def drain(self) -> None:
+        """Tell the member that the coordinator takes no more requests."""
+        self._draining = True
+        self._changed.set()
 
     def dismiss(self) -> None:
         """End the stream from the coordinator's side."""

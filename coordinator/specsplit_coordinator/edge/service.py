@@ -141,6 +141,7 @@ class Coordinator:
 
     async def drained(self) -> None:
         """Wait until all requests have finished and their answers are read, then end the Join streams."""
+        self._members.drain()
         try:
             await self.admission.idle()
             await self._delivery.delivered()

@@ -140,7 +140,13 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         self._orders = orders
         self._heartbeat_ms = heartbeat_ms
         self._streams: set[JoinStream] = set()
-        self._leaving = False
+        self._draining = self._leaving = False
+
+    def drain(self) -> None:
+        """The coordinator takes no more requests: have members count it no more, so that others get its part of quotas and members."""
+        self._draining = True
+        for stream in self._streams:
+            stream.drain()
 
     def dismiss(self) -> None:
         """The coordinator leaves: end every stream with a word, so that stopping the server cuts none off, and take no more."""
@@ -162,6 +168,8 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             )
         stream = JoinStream(self._registry, self._rosters, self._orders, member, reports)
         self._streams.add(stream)
+        if self._draining:
+            stream.drain()
         at_end(context, partial(self._close, stream))
         try:
             yield cluster_wire.directive_to_wire(Registered(self._heartbeat_ms))

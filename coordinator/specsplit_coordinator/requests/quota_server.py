@@ -38,6 +38,7 @@ class QuotaServer:
         self._options = _options(settings)
         self._url = settings.quota_store
         self._prefix = settings.quota_store_prefix
+        self._coordinators = f"{self._prefix}coordinators"
         self._me = uuid4().hex
         self._lease_ms = round(lease_s * 1000)
         bounds = (quota.requests, quota.queued, quota.tokens_per_minute)
@@ -66,13 +67,21 @@ class QuotaServer:
 
         Returns how many coordinators are known, whether the counts are those of all, and an answer to each entry. Raises Unavailable.
         """
-        keys = [f"{self._prefix}coordinators", *(self._key(entry.client) for entry in entries)]
+        keys = [self._coordinators, *(self._key(entry.client) for entry in entries)]
         arguments: list[str | int] = [self._me, int(renew), self._lease_ms, coordinators, *self._bounds]
         for each in entries:
             arguments += [each.held, each.waiting, each.generation, each.used, each.acknowledged, len(each.asks)]
             arguments += [number for ask in each.asks for number in ask]
         exact, known, *answers = await self._run(keys, arguments)
         return known, bool(exact), [Answer(int(a[0]), int(a[1]), float(a[2]), tuple(a[3:])) for a in answers]
+
+    async def leave(self) -> None:
+        """Give one's lease up, and with it all counts. Raises Unavailable."""
+        assert self._redis is not None, "connect comes first"
+        try:
+            await cast("Any", self._redis).hdel(self._coordinators, self._me)
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
 
     async def disconnect(self) -> None:
         """Close the connection, if it is open."""

@@ -50,6 +50,10 @@ class StoreServer(Protocol):
         """
         ...
 
+    async def leave(self) -> None:
+        """Give one's lease up, and with it all counts."""
+        ...
+
     async def disconnect(self) -> None:
         """Close the connection, if it is open."""
         ...
@@ -110,7 +114,14 @@ class QuotaStore:
                     _log.exception("a round with the quota store failed; the next one comes as usual")
         finally:
             self.ledger.give_up(None)
-            await self._server.disconnect()
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """Nothing is on its way here any more: others need not wait until the lease is over."""
+        with suppress(Unavailable, TimeoutError):
+            if self._server.connected:
+                await self._in_time(self._server.leave())
+        await self._server.disconnect()
 
     async def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         """Return when there is something to tell, or everything is to be told again."""
