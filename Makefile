@@ -79,8 +79,8 @@ targets: $(STAMP) ## which causal language models of transformers are served: tr
 floor: $(STAMP) ## tests of models with torch 2.11, transformers 5.17 and triton 3.6, in build/floor (fetches up to 3 GB once): TESTS=paths
 	@.ci/floor $(TESTS)
 
-gpu: ## with CUDA: tests and benchmarks in 9 minutes, by PYTHON as it stands and, with WHEELS=path, the packages that it lacks
-	@$(PYTHON) -m scripts.gpu_site $(if $(WHEELS),--wheels "$(WHEELS)") $(if $(COMMIT),--commit "$(COMMIT)")
+gpu: ## with CUDA: tests and benchmarks in 9 minutes, by PYTHON as it stands and, with WHEELS=path, the packages that it lacks; DRY=1: without CUDA
+	@$(PYTHON) -m scripts.gpu_site $(if $(DRY),--dry) $(if $(WHEELS),--wheels "$(WHEELS)") $(if $(COMMIT),--commit "$(COMMIT)")
 
 gpu-wheels: $(STAMP) ## the packages that a machine with a GPU may lack, for make gpu, into build/wheels
 	@$(BIN)/python -m scripts.gpu_wheels

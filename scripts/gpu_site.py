@@ -36,31 +36,52 @@ def main(words: list[str]) -> None:
     began = time.monotonic()
     parser = argparse.ArgumentParser(prog="make gpu", description=__doc__)
     parser.add_argument("--wheels", type=Path, help="folder of wheels with the packages that are missing here")
+    parser.add_argument(
+        "--dry", action="store_true", help="every part on tiny shapes on a CPU: no GPU is needed, and nothing measured"
+    )
     options, rest = parser.parse_known_args(words)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    why = no_gpu() or fill(SITE, options.wheels, project) or missing(SITE, project)
+    why = (
+        no_python()
+        or (None if options.dry else no_gpu())
+        or fill(SITE, options.wheels, project)
+        or missing(SITE, project)
+    )
     if why is not None:
         print(f"make gpu: {why}", file=sys.stderr)
         sys.exit(2)
     left_s = LIMIT_S - (time.monotonic() - began)
-    command = [sys.executable, "-m", "benchmarks", "gpu", "--seconds", f"{left_s:.0f}", *rest]
+    dry = ["--dry"] if options.dry else []
+    command = [sys.executable, "-m", "benchmarks", "gpu", "--seconds", f"{left_s:.0f}", *dry, *rest]
     os.chdir(ROOT)
     os.execve(sys.executable, command, environment(os.environ))
 
 
-def no_gpu() -> str | None:
-    """Say what is missing of Python, torch and a GPU; None if nothing is."""
-    python = f"{sys.executable} (Python {sys.version.split()[0]})"
+def no_python() -> str | None:
+    """Say what is missing of Python, torch and transformers; None if nothing is."""
+    python = _python()
     if sys.version_info[:2] not in ((3, 11), (3, 12)):
         return f"{python} is no Python 3.11 or 3.12; say make gpu PYTHON=path"
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
             return f"{python} has no {package}, which is taken as it stands there; say make gpu PYTHON=path"
+    return None
+
+
+def no_gpu() -> str | None:
+    """Say that there is no GPU; None if there is one."""
     import torch  # noqa: PLC0415 (it is not known to be there before)
 
     if not torch.cuda.is_available():
-        return f"no CUDA device: torch {torch.__version__} of {python} sees none, and this measures nothing else"
+        return (
+            f"no CUDA device: torch {torch.__version__} of {_python()} sees none, and this measures nothing else; make gpu DRY=1 tries all "
+            "parts on a CPU"
+        )
     return None
+
+
+def _python() -> str:
+    return f"{sys.executable} (Python {sys.version.split()[0]})"
 
 
 def fill(site: Path, wheels: Path | None, project: Mapping[str, Any]) -> str | None:

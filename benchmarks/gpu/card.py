@@ -54,7 +54,7 @@ def _seconds_on_cuda(work: Callable[[], object]) -> float:
     return before.elapsed_time(after) / 1e3
 
 
-def copying(job: Job) -> None:
+def machine(job: Job) -> None:
     """Measure copies of several sizes, and tell what the device is."""
     for name, value in _facts(job.device).items():
         job.findings.fact(name, value)

@@ -1,6 +1,6 @@
 """A part in a process of its own: what it holds of the device goes with it, and one that hangs or breaks the device stops no other.
 
-`python -m benchmarks.gpu.child '{"part": "copy", "device": "cpu", ...}'` is that process.
+`python -m benchmarks.gpu.child '{"part": "machine", "device": "cpu", ...}'` is that process.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.gpu.findings import Findings
-from benchmarks.gpu.job import FULL, QUICK, Job
+from benchmarks.gpu.job import SCALES, Job
 
 _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception|Unavailable|DeadlineExceeded)\b")
 GRACE_S = 5.0
@@ -30,18 +31,21 @@ class Order:
 
     part: str
     device: str
-    quick: bool
+    scale: str
+    """A name of SCALES."""
     models: str
     until: float
     """When it has to be done, in seconds of time.monotonic(), which all processes of a machine share."""
     findings: str
     """The file that they are written to."""
     settings: dict[str, str] = field(default_factory=dict[str, str])
+    attention: Sequence[str] = ()
 
     def job(self) -> Job:
         """Make the part's work of it."""
         findings = Findings.writing_to(Path(self.findings), self.part)
-        return Job(self.device, QUICK if self.quick else FULL, Path(self.models), self.until, findings, self.settings)
+        scale, models = SCALES[self.scale], Path(self.models)
+        return Job(self.device, scale, models, self.until, findings, self.settings, self.attention)
 
 
 def run(order: Order, command: list[str] | None = None) -> Findings:
@@ -53,7 +57,9 @@ def run(order: Order, command: list[str] | None = None) -> Findings:
     if Path(order.findings).exists():
         findings.take(Path(order.findings).read_text(encoding="utf-8").splitlines())
     if why is not None:
-        findings.skipped("what had not been measured by then", f"{why}: {_last_words(log)} (its log: {log})")
+        findings.skipped(
+            "what had not been measured by then", f"{why}: {_last_words(log)} (its log: {log})", broke=True
+        )
     return findings
 
 

@@ -10,14 +10,15 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.gpu.card import problem
 from benchmarks.gpu.child import Order, run
-from benchmarks.gpu.findings import Figure, Findings, Skipped
+from benchmarks.gpu.findings import Figure, Findings
+from benchmarks.gpu.job import DRY, FULL, QUICK, Scale
 from benchmarks.gpu.kernels import DECIDED
 from benchmarks.gpu.parity import FAILED
 from benchmarks.gpu.parts import PARTS, Part
@@ -28,6 +29,8 @@ from benchmarks.runner import begun, parser_of
 from specsplit.cli.screen import Screen
 
 SECONDS = 520.0
+PATIENCE = 10
+"""So many times as long may a dry run and its parts take: a CPU that has other work must not stop them."""
 WORK = Path("build/gpu/run")
 """Models, logs and findings of the latest run."""
 
@@ -35,34 +38,50 @@ WORK = Path("build/gpu/run")
 def main(words: Sequence[str]) -> None:
     """Measure, print, write. The status is 1 if a test failed, 2 if nothing can be measured here."""
     options = _parser().parse_args(words)
+    if options.dry:
+        options.device = "cpu"
     cpu = not options.device.startswith("cuda")
-    if cpu and not options.quick:
-        _parser().error("without a GPU there is only the small run that shows that it works; say --quick")
+    if cpu and not options.dry:
+        _parser().error("without a GPU there is only the run that shows that every part works; say --dry")
     if (why := problem(options.device)) is not None:
         print(f"benchmarks gpu: {why}", file=sys.stderr)
         sys.exit(2)
     context = begun(["gpu", *words], Screen(width=160), quick=cpu or options.quick)
     machine = context.machine | ({"commit": options.commit} if options.commit else {})
-    settings = {"dtype": "float32" if cpu else "bfloat16", "batch": 1, "quick": options.quick, **dict(options.set)}
+    scale = scale_of(options).name
+    settings = {"dtype": "float32" if cpu else "bfloat16", "batch": 1, "size": scale, **dict(options.set)}
 
     def told(findings: Findings) -> Report:
         return report(findings, machine, settings, cpu=cpu)
 
+    options.seconds *= PATIENCE if options.dry else 1
     run = Run(options, context.console, time.monotonic() + options.seconds, lambda found: context.keep(told(found)))
     findings = run.all(options.part)
     context.write(told(findings))
-    for test in failing(findings):
-        context.console.print(f"FAILED {test}", highlight=False)
-    sys.exit(1 if failing(findings) else 0)
+    failures = failing(findings)
+    for failure in failures or ["nothing"]:
+        context.console.print(f"FAILED: {failure}", highlight=False, markup=False, soft_wrap=True)
+    sys.exit(1 if failures else 0)
 
 
 def failing(findings: Findings) -> list[str]:
-    """The tests that need a GPU and failed, by what pytest says of them."""
-    return [str(test) for name, tests in findings.facts.items() if name.startswith(FAILED) for test in _listed(tests)]
+    """What failed, in the order of the parts: tests, by what pytest says of them, and parts that broke."""
+    tests = {
+        name.removeprefix(FAILED): _listed(found) for name, found in findings.facts.items() if name.startswith(FAILED)
+    }
+    failures = [(part, str(test)) for part, found in tests.items() for test in found]
+    failures += [(skip.part, skip.why) for skip in findings.skips if skip.broke]
+    names = [part.name for part in PARTS]
+    return [f"{part}: {why}" for part, why in sorted(failures, key=lambda failure: names.index(failure[0]))]
 
 
-def _listed(tests: object) -> Sequence[object]:
-    return tests if isinstance(tests, list) else []
+def scale_of(options: argparse.Namespace) -> Scale:
+    """How much is measured."""
+    return DRY if options.dry else QUICK if options.quick else FULL
+
+
+def _listed(fact: object) -> list[str]:
+    return [str(each) for each in fact] if isinstance(fact, list) else []
 
 
 @dataclass
@@ -74,52 +93,55 @@ class Run:
     until: float
     keep: Callable[[Findings], None]
     """Called behind every part with all that was found so far."""
-    decided: dict[str, str] = field(default_factory=dict[str, str])
-    """Settings that a part has decided on for those after it."""
+    attention: Sequence[str] = ()
+    """What the part `kernels` has decided on for those after it."""
 
     def all(self, wanted: Sequence[str] | None) -> Findings:
-        """Run the wanted parts (None: all) that this device can run."""
-        cpu = not self.options.device.startswith("cuda")
-        if cpu:
+        """Run the wanted parts (None: all), one after the other."""
+        if scale_of(self.options) == DRY:
             self.console.print(NO_GPU)
         shutil.rmtree(WORK, ignore_errors=True)
         WORK.mkdir(parents=True)
         models, whole = widen(self.options.models, WORK / "models"), Findings()
         for part in PARTS:
-            if wanted and part.name not in wanted:
-                continue
-            if cpu and not part.cpu:
-                whole.skips.append(self._skip(part, "it needs a GPU"))
-            elif cpu or part.gpu:
-                self._add(whole, part, models)
+            if not wanted or part.name in wanted:
+                whole.add(self._found(part, models))
+                self.keep(whole)
         return whole
 
-    def _add(self, whole: Findings, part: Part, models: Path) -> None:
-        left_s = self.until - time.monotonic()
-        if left_s < part.least_s:
-            whole.skips.append(self._skip(part, f"of {self.options.seconds:.0f} s there are {left_s:.0f} s left"))
-            return
+    def _found(self, part: Part, models: Path) -> Findings:
+        """What a part has found, or that it has found nothing."""
+        began = time.monotonic()
+        left_s = self.until - began
         self.console.print(f"{part.name}: {part.what}")
-        began, options = time.monotonic(), self.options
-        path = WORK / f"{part.name.replace(' ', '-')}.jsonl"
-        until = began + min(part.most_s, left_s)
-        settings = self.decided | dict(options.set)
-        found = run(Order(part.name, options.device, options.quick, str(models), until, str(path), settings))
-        for each in found.figures:
-            self.console.print(f"  {_told(each)}")
-        for each in found.skips:
-            self.console.print(f"  skipped: {each.what}: {each.why}")
-        self.console.print(f"  {time.monotonic() - began:.1f} s")
-        whole.figures += found.figures
-        whole.skips += found.skips
-        whole.facts |= found.facts
-        if DECIDED in found.facts:
-            self.decided[DECIDED] = str(found.facts[DECIDED])
-        self.keep(whole)
+        if left_s < part.least_s:
+            found = Findings(part.name)
+            found.skipped(part.what, f"of {self.options.seconds:.0f} s there are {left_s:.0f} s left")
+        else:
+            most_s = part.most_s * (PATIENCE if self.options.dry else 1)
+            found = run(self._order(part, models, began + min(most_s, left_s)))
+        self.attention = _listed(found.facts.get(DECIDED)) or self.attention
+        if not found.figures and not found.skips:
+            found.skipped(part.what, "it ended without a word", broke=True)
+        self._tell(found, time.monotonic() - began)
+        return found
 
-    def _skip(self, part: Part, why: str) -> Skipped:
-        self.console.print(f"{part.name}: skipped: {why}")
-        return Skipped(part.name, part.what, why)
+    def _order(self, part: Part, models: Path, until: float) -> Order:
+        options, path = self.options, WORK / f"{part.name.replace(' ', '-')}.jsonl"
+        told = dict(options.set), self.attention
+        return Order(part.name, options.device, scale_of(options).name, str(models), until, str(path), *told)
+
+    def _tell(self, found: Findings, seconds: float) -> None:
+        for name, value in found.facts.items():
+            self._print(f"{name}: {value}")
+        for figure in found.figures:
+            self._print(_told(figure))
+        for skip in found.skips:
+            self._print(f"{'FAILED' if skip.broke else 'skipped'}: {skip.what}: {skip.why}")
+        self._print(f"{seconds:.1f} s")
+
+    def _print(self, line: str) -> None:
+        self.console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _told(figure: Figure) -> str:
@@ -128,7 +150,12 @@ def _told(figure: Figure) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("gpu", __doc__, "--quick", "--models")
-    parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ...; cpu goes with --quick")
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ...")
+    parser.add_argument(
+        "--dry",
+        action="store_true",
+        help="every part on tiny shapes on a CPU, which shows that it works; goes to build/results",
+    )
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for all parts together")
     parser.add_argument(
         "--part", action="append", choices=[part.name for part in PARTS], help="this one alone; may be said again"

@@ -35,6 +35,8 @@ class Skipped:
     part: str
     what: str
     why: str
+    broke: bool = False
+    """True: it was begun, and ended with an error or was stopped. False: it was left out, or its time was over."""
 
 
 @dataclass
@@ -58,9 +60,9 @@ class Findings:
         found = spread(values)
         self._keep(Figure(self.part, what, name, found.median, unit, found.low, found.high, found.repeats))
 
-    def skipped(self, what: str, why: str) -> None:
+    def skipped(self, what: str, why: str, *, broke: bool = False) -> None:
         """Say what is not measured, and why."""
-        skip = Skipped(self.part, what, why)
+        skip = Skipped(self.part, what, why, broke)
         self.skips.append(skip)
         self.tell("skipped", asdict(skip))
 
@@ -68,6 +70,12 @@ class Findings:
         """Keep something that is no measurement."""
         self.facts[name] = value
         self.tell("fact", {name: value})
+
+    def add(self, found: Findings) -> None:
+        """Take over what another part has found."""
+        self.figures += found.figures
+        self.skips += found.skips
+        self.facts |= found.facts
 
     def find(self, part: str, what: str, name: str) -> Figure | None:
         """Look a figure up."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.gpu.findings import Findings
@@ -16,12 +16,15 @@ from specsplit.values import DrafterKind
 class Scale:
     """How much is measured."""
 
+    name: str = "full"
     tree_tokens: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     committed: int = 1024
     """Tokens in front of a tree whose KV is read, where the target's context has room."""
     repeats: int = 40
     """How often a step of one size is measured, and a copy."""
     copy_bytes: tuple[int, ...] = (256 << 20, 4 << 30)
+    tiny: bool = False
+    """The 1B and the 8B target are tiny ones in these runs."""
     layers: int = 32
     """The pocket target is inflated to so many: as many as an 8B model has, against a head's one."""
     prompts: int = 3
@@ -43,6 +46,7 @@ class Scale:
 
 FULL = Scale()
 QUICK = Scale(
+    name="quick",
     tree_tokens=(1, 4, 16),
     committed=64,
     repeats=3,
@@ -56,6 +60,9 @@ QUICK = Scale(
     pairs=(DrafterKind.NGRAM,),
 )
 """Shows that everything runs."""
+DRY = replace(QUICK, name="dry", tiny=True)
+"""The same where there is no GPU."""
+SCALES = {each.name: each for each in (FULL, QUICK, DRY)}
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,8 @@ class Job:
     findings: Findings
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     """What verifiers and drafters with a model are told besides, by name."""
+    attention: Sequence[str] = ()
+    """The backends that can be had here, the one that all parts have first; none: whoever loads a model decides."""
 
     @property
     def target(self) -> Path:
@@ -90,7 +99,8 @@ class Job:
     @property
     def placed(self) -> Mapping[str, object]:
         """Settings of every service that runs a model here."""
-        return {"device": self.device, "dtype": self.dtype, **self.settings}
+        decided = {"attention": self.attention[0]} if self.attention else {}
+        return {"device": self.device, "dtype": self.dtype, **decided, **self.settings}
 
     def verifier(self, model: Path, **settings: object) -> VerifierSettings:
         """Settings of a verifier in this process."""

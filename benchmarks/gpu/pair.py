@@ -29,7 +29,7 @@ import torch
 
 from benchmarks.drafter_process import drafter as process_of
 from benchmarks.gpu.child import Order, run
-from benchmarks.gpu.job import QUICK, Job
+from benchmarks.gpu.job import Job
 from benchmarks.lab.ledger import covered_s
 from benchmarks.prompts import held_out
 from benchmarks.rank import Generated, generate, rank, recorded, request
@@ -89,11 +89,9 @@ def with_mps(job: Job) -> None:
         path = Path(folder) / "findings.jsonl"
         try:
             with daemon(Path(folder)):
-                quick = job.scale == QUICK
-                order = Order(
-                    "pair", job.device, quick, str(job.models), job.until - QUIT_S, str(path), dict(job.settings)
-                )
-                found = run(order)
+                models, until = str(job.models), job.until - QUIT_S
+                told = dict(job.settings), job.attention
+                found = run(Order("pair", job.device, job.scale.name, models, until, str(path), *told))
         except (OSError, subprocess.SubprocessError) as error:
             job.findings.skipped(WITH_MPS, f"{CONTROL} cannot be started: {_said(error)}")
             return
@@ -101,7 +99,7 @@ def with_mps(job: Job) -> None:
         job.findings.figures.append(figure)
         job.findings.tell("figure", asdict(figure))
     for skip in found.skips:
-        job.findings.skipped(skip.what, skip.why)
+        job.findings.skipped(skip.what, skip.why, broke=skip.broke)
 
 
 @contextmanager

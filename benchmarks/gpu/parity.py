@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 4
 FAILED = "failed tests of "
 """How the facts begin that list them, by part."""
-KINDS = ("kernels", "triton", "graphs", "flashinfer")
+KINDS = ("triton", "graphs", "flashinfer")
 """What names of files have in them whose tests are a part of their own."""
 NEEDED = ("pytest", "pytest_asyncio", "pytest_timeout", "hypothesis")
 _OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED)\b.*\[\s*\d+%\]|\[\s*\d+%\]\s+(PASSED|FAILED|ERROR|SKIPPED)\b")
@@ -30,7 +30,8 @@ def parity(job: Job, files: str = "") -> None:
     if missing:
         job.findings.skipped("tests", f"the package {missing[0]} is missing")
         return
-    lines, finished = _output(_command(chosen(files)), job.until)
+    workers = WORKERS if job.device.startswith("cuda") else 0
+    lines, finished = _output(_command(chosen(files), workers), job.until)
     outcomes = counted(lines)
     for tests, why in skipped(lines):
         job.findings.skipped(tests, why)
@@ -75,9 +76,10 @@ def failed(lines: list[str]) -> list[str]:
     return [line.partition(" ")[2] for line in lines if line.startswith(("FAILED ", "ERROR "))]
 
 
-def _command(files: list[str]) -> list[str]:
+def _command(files: list[str], workers: int) -> list[str]:
     """Warnings are errors in the project's own environment; here others' versions of everything may stand, and their plugins too."""
-    parallel = ["-p", "xdist.plugin", "-n", str(WORKERS), "--dist", "load"] if find_spec("xdist") is not None else []
+    several = workers > 0 and find_spec("xdist") is not None
+    parallel = ["-p", "xdist.plugin", "-n", str(workers), "--dist", "load"] if several else []
     plugins = ["-p", "pytest_asyncio.plugin", "-p", "pytest_timeout", *parallel]
     return [
         sys.executable, "-m", "pytest", *plugins, "-m", "gpu", "-v", "-rfEs", "-W", "default", "-p", "no:cacheprovider", *files

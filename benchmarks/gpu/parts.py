@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.gpu.card import copying
+from benchmarks.gpu.card import machine
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.kernels import kernels
 from benchmarks.gpu.pair import pair
@@ -26,40 +26,35 @@ class Part:
     """The part is stopped after so many seconds."""
     least_s: float
     """With less time than this left it is not begun."""
-    cpu: bool = True
-    """False: there is nothing in it that a CPU could do."""
-    gpu: bool = True
-    """False: it stands for another part where there is no GPU."""
 
 
 PARTS = (
-    Part("copy", "the device, and its copy bandwidth", copying, 15, 10),
-    Part("kernels", "attention kernels", kernels, 80, 10, cpu=False),
+    Part("machine", "what the machine has, and its copy bandwidth", machine, 15, 10),
+    Part("kernels", "attention kernels compiled, and the attention that parts have", kernels, 80, 10),
     *(
         Part(
-            f"parity {files}".rstrip(),
+            f"parity {files or 'others'}",
             f"tests that need a GPU: {files or 'the others'}",
             partial(parity, files=files),
-            35,
+            32,
             15,
-            cpu=False,
         )
         for files in (*KINDS, "")
     ),
-    Part("verify tiny", "steps of a tiny target", partial(verify, name="tiny"), 60, 10, gpu=False),
-    Part("verify 8B", "steps of an 8B target", partial(verify, name="8B"), 50, 30, cpu=False),
+    Part("verify 8B", "steps of an 8B target", partial(verify, name="8B"), 45, 25),
+    Part("verify 8B unfused", "the same, gpu_layers off", partial(verify, name="8B", fused=False), 32, 20),
+    Part("verify 8B other", "the same, the other attention", partial(verify, name="8B", other=True), 32, 20),
     Part(
-        "verify 8B triton",
-        "the same by Triton's kernels",
-        partial(verify, name="8B", attention="triton"),
-        45,
-        30,
-        cpu=False,
+        "verify 8B other unfused",
+        "the same, the other attention, gpu_layers off",
+        partial(verify, name="8B", other=True, fused=False),
+        32,
+        20,
     ),
     Part("pair", "verifier and drafter, two processes on one device", pair, 50, 30),
     Part("rates", "tokens/s with and without drafters, and generate", rates, 60, 40),
-    Part("verify pocket", "steps of the pocket target", partial(verify, name="pocket"), 15, 10),
-    Part("verify 1B", "steps of a 1B target", partial(verify, name="1B"), 25, 15, cpu=False),
+    Part("verify pocket", "steps of the pocket target", partial(verify, name="pocket"), 12, 8),
+    Part("verify 1B", "steps of a 1B target", partial(verify, name="1B"), 22, 12),
 )
 """What is right comes before what is fast, and what there is an aim for before the rest. Together they take no longer than all may."""
 

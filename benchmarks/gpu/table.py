@@ -12,15 +12,15 @@ COLUMNS = {
     "part": "part", "what": "of what", "name": "figure", "value": "median", "unit": "unit", "quartiles": "quartiles",
     "repeats": "of", "aim": "aim", "met": "met",
 }  # fmt: skip
-NO_GPU = "NO GPU FIGURES: measured on a CPU, which shows that the benchmark runs and nothing else."
+NO_GPU = "NO GPU FIGURES: a dry run, tiny shapes on a CPU, which shows that every part works and nothing else."
 
 
 def report(findings: Findings, machine: dict[str, object], settings: dict[str, object], *, cpu: bool) -> Report:
     """Put together what was measured, what was aimed at, and what was skipped."""
     rows = [_row(figure, cpu=cpu) for figure in findings.figures] + _without_figures(findings, cpu=cpu)
-    title = "The benchmark of the GPU path, on a CPU" if cpu else "The GPU path"
+    title = "The benchmark of the GPU path, a dry run" if cpu else "The GPU path"
     return Report(
-        "gpu_on_cpu" if cpu else "gpu",
+        "gpu_dry" if cpu else "gpu",
         title,
         COLUMNS,
         rows,

@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 from transformers import LlamaConfig
 
+from specsplit.model import Geometry
+
 _CONTEXT = 8192
 CONFIGS: Mapping[str, LlamaConfig] = MappingProxyType(
     {
@@ -25,7 +27,19 @@ CONFIGS: Mapping[str, LlamaConfig] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""By name. 1B and 8B have the shape of Llama 3.2 1B and of Llama 3.1 8B; tiny is for a CPU."""
+"""By name. 1B and 8B have the shape of Llama 3.2 1B and of Llama 3.1 8B; tiny stands for both in a dry run."""
+
+
+def name_of(size: str, *, tiny: bool) -> str:
+    """The name of the configuration that is a target of this size."""
+    return "tiny" if tiny else size
+
+
+def geometry_of(config: LlamaConfig) -> Geometry:
+    """The attention of its layers."""
+    heads = config.num_attention_heads, config.num_key_value_heads or config.num_attention_heads
+    width = config.head_dim or config.hidden_size // config.num_attention_heads
+    return Geometry.uniform(config.num_hidden_layers, *heads, width)
 
 
 def write_config(name: str, folder: Path) -> Path:

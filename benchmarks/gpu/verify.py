@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.gpu.card import bandwidths, wait
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.targets import CONFIGS, write_config
+from benchmarks.gpu.targets import CONFIGS, name_of, write_config
 from benchmarks.spread import spread
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, PageTable
@@ -34,22 +34,42 @@ TOPK = 2
 KV_TOKENS = 4096
 
 
-def verify(job: Job, name: str, attention: str = "") -> None:
-    """Measure steps of the target called `name`: pocket, or one of CONFIGS; with this attention, or with the one that all parts have."""
-    told = {"attention": attention} if attention else {}
+def verify(job: Job, name: str, *, other: bool = False, fused: bool = True) -> None:
+    """Measure steps of the target called `name`: pocket, or one of CONFIGS.
+
+    other: with the other attention that can be had, in the place of the one that all parts have. fused: False is gpu_layers = off.
+    """
+    told: dict[str, object] = {} if fused else {"gpu_layers": "off"}
+    if other:
+        if len(job.attention) < 2 or "attention" in job.settings:
+            job.findings.skipped(name, f"there is no other attention: {_only(job)}")
+            return
+        told["attention"] = job.attention[1]
+    what = ", ".join([name, *([job.attention[1]] if other else []), *([] if fused else ["gpu_layers off"])])
+    Measurement(job, what, loaded(job, name, what, **told)).run()
+
+
+def _only(job: Job) -> str:
+    if "attention" in job.settings:
+        return f"{job.settings['attention']} is set"
+    return (
+        f"{job.attention[0]} is all that can be had" if job.attention else "the part kernels did not say what there is"
+    )
+
+
+def loaded(job: Job, name: str, what: str, **told: object) -> TargetRunner:
+    """The target called `name`, whose forwards are captured when they are wanted; figures of it are figures of `what`."""
     with ExitStack() as stack:
         folder, random = job.target, name in CONFIGS
         if random:
-            folder = write_config(name, Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        settings = job.verifier(folder, random_weights=random, kv_tokens=KV_TOKENS, **told)
-        name = ", ".join(filter(None, (name, attention)))
-        runner = _loaded(job, name, settings)
-    Measurement(job, name, runner).run()
+            into = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder = write_config(name_of(name, tiny=job.scale.tiny), into)
+        return _loaded(job, what, job.verifier(folder, random_weights=random, kv_tokens=KV_TOKENS, **told))
 
 
 def _loaded(job: Job, name: str, settings: VerifierSettings) -> TargetRunner:
     started = time.perf_counter()
-    runner = load_target(settings, SystemClock())
+    runner = load_target(settings, SystemClock(), lazily=True)
     job.findings.figure(name, "loaded, ready to step", time.perf_counter() - started, "s")
     job.findings.fact(f"attention of {name}", runner.target.attention)
     return runner
@@ -116,6 +136,7 @@ class Measurement:
     def _measure(self, size: int, sampling: Sampling, suffix: str = "") -> float:
         """The median of a step of `size` tokens, in seconds."""
         step, steps, forwards = self._step(size, sampling), list[float](), list[float]()
+        self._runner.target.capture_for(step.rows)
         for repeat in range(WARM_UP + self._job.scale.repeats):
             wait(self._job.device)
             started = time.perf_counter()

@@ -6,25 +6,25 @@ import fcntl
 import json
 import sys
 import time
-from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from benchmarks import context
 from benchmarks.gpu import command
+from benchmarks.gpu import kernels as gpu_kernels
 from benchmarks.gpu.aims import AIMS
 from benchmarks.gpu.card import problem
 from benchmarks.gpu.child import GRACE_S, Order, run
 from benchmarks.gpu.findings import Figure, Findings, Skipped
-from benchmarks.gpu.job import QUICK, Job
+from benchmarks.gpu.job import DRY, Job
 from benchmarks.gpu.kernels import kernels
 from benchmarks.gpu.pair import ALONE, HIT, HIT_WAITED, MISS, device_spans, gaps_of, pair
 from benchmarks.gpu.parity import KINDS, ROOT, chosen, counted, failed, gpu_tests, skipped
-from benchmarks.gpu.parts import PARTS, part
+from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.rates import rates
 from benchmarks.gpu.table import NO_GPU, report
 from benchmarks.gpu.targets import CONFIGS, write_config
@@ -34,6 +34,9 @@ from benchmarks.lab.ledger import covered_s
 from specsplit.cli.folders import drafts_beside
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model.attention import choosing
+from specsplit.model.attention.choosing import ON_A_GPU
+from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.native import library
 from specsplit.settings import DrafterSettings
 from specsplit.speculation import Draft
@@ -43,7 +46,7 @@ from specsplit_verifier.records.step import Reroot, SessionResult, StepResult
 from tests.support.rounding import assert_same_sums
 
 MODELS = Path(__file__).parents[2] / "models" / "pocket"
-SMALL = replace(QUICK, tree_tokens=(1, 16), committed=20, repeats=1, copy_bytes=(1 << 12,), new=9)
+SMALL = replace(DRY, tree_tokens=(1, 16), committed=20, repeats=1, copy_bytes=(1 << 12,), new=9)
 
 
 def job(findings: Findings, **scale: object) -> Job:
@@ -108,18 +111,18 @@ def test_every_file_with_tests_that_need_a_gpu_is_in_one_part() -> None:
 
 
 def test_all_parts_together_take_no_longer_than_a_run_may() -> None:
-    assert sum(each.most_s for each in PARTS if each.gpu) <= command.SECONDS
+    assert sum(each.most_s for each in PARTS) <= command.SECONDS
 
 
 def ordered(tmp_path: Path, program: str, seconds: float) -> Findings:
-    order = Order("copy", "cpu", True, "", time.monotonic() + seconds, str(tmp_path / "found.jsonl"))
+    order = Order("machine", "cpu", "dry", "", time.monotonic() + seconds, str(tmp_path / "found.jsonl"))
     return run(order, [sys.executable, "-c", f"path = {str(tmp_path / 'found.jsonl')!r}\n{program}"])
 
 
 WRITES = """
 import json, subprocess, sys, time
 with open(path, "a") as lines:
-    lines.write(json.dumps(["figure", {"part": "copy", "what": "a", "name": "b", "value": 1.0}]) + "\\n")
+    lines.write(json.dumps(["figure", {"part": "machine", "what": "a", "name": "b", "value": 1.0}]) + "\\n")
     lines.write('["figure", {"part": "co')
 """
 
@@ -129,9 +132,9 @@ def test_a_part_that_hangs_is_stopped_with_all_that_it_started_and_keeps_what_it
     heir = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], pass_fds=[held.fileno()])"
     hangs = f"import fcntl\nheld = open({str(held)!r}, 'w')\nfcntl.flock(held, fcntl.LOCK_EX)\n{heir}\ntime.sleep(600)"
     found = ordered(tmp_path, WRITES + hangs, 3.0 - GRACE_S)
-    assert found.figures == [Figure("copy", "a", "b", 1.0)]
+    assert found.figures == [Figure("machine", "a", "b", 1.0)]
     (skip,) = found.skips
-    assert skip.part == "copy" and "it was stopped after 3 s" in skip.why
+    assert skip.part == "machine" and skip.broke and "it was stopped after 3 s" in skip.why
     with held.open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # waits until all who hold it are gone
 
@@ -140,13 +143,13 @@ def test_a_part_that_fails_is_told_of_with_its_error(tmp_path: Path) -> None:
     found = ordered(
         tmp_path, f"{WRITES}\nimport atexit; atexit.register(print, 'noise')\nraise ValueError('no room')", 60
     )
-    assert found.figures == [Figure("copy", "a", "b", 1.0)]
+    assert found.figures == [Figure("machine", "a", "b", 1.0)]
     assert "it ended with status 1: ValueError: no room" in found.skips[0].why
 
 
 def test_a_part_writes_what_it_finds_at_once_and_another_process_reads_the_same(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
-    writer, reader = Findings.writing_to(path, "copy"), Findings()
+    writer, reader = Findings.writing_to(path, "machine"), Findings()
     writer.figures_of("a", "b", [1.0, 2.0, 3.0], "ms")
     writer.skipped("c", "why")
     writer.fact("device", "CPU")
@@ -155,11 +158,11 @@ def test_a_part_writes_what_it_finds_at_once_and_another_process_reads_the_same(
 
 
 def test_steps_of_a_target_with_random_weights_are_measured_and_compared_with_the_memory_floor() -> None:
-    findings = Findings("verify tiny")
-    verify(job(findings), "tiny")
+    findings = Findings("verify 8B")
+    verify(job(findings), "8B")
     names = {figure.name for figure in findings.figures}
     assert {aim.name for aim in AIMS if aim.part.startswith("verify")} <= names
-    assert findings.skips == [] and findings.facts == {"attention of tiny": "torch" if library.obstacle() else "native"}
+    assert findings.skips == [] and findings.facts == {"attention of 8B": "torch" if library.obstacle() else "native"}
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -211,31 +214,133 @@ def test_tokens_per_second_are_those_of_every_way_on_the_same_device() -> None:
     assert findings.skips == []
 
 
-def test_where_no_kernels_can_be_had_all_parts_are_told_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_is_decided_on_once_by_what_was_measured() -> None:
     findings = Findings("kernels")
     kernels(job(findings))
-    assert findings.facts == {"attention": "torch"}
-    assert [skip.what for skip in findings.skips] == ["attention = flashinfer", "attention = triton"]
-    told: list[dict[str, str]] = []
+    had = [] if library.obstacle() else ["native"]
+    decided = findings.facts["attention"]
+    assert isinstance(decided, list) and sorted(decided) == [*had, "torch"]
+    assert [skip.what for skip in findings.skips][:2] == ["attention = flashinfer", "attention = triton"]
+
+
+@pytest.mark.parametrize(("took", "chosen"), [((2.0, 1.0), "triton"), ((1.0, 2.0), "flashinfer")])
+def test_of_what_can_be_had_the_faster_comes_first(
+    took: tuple[float, float], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Attention(TorchAttention):
+        seconds = 0.0
+
+    made = {name: type(name, (Attention,), {"seconds": each}) for name, each in zip(ON_A_GPU, took, strict=True)}
+    for each in (choosing, gpu_kernels):
+        monkeypatch.setattr(each, "BACKENDS", made)
+    monkeypatch.setattr(choosing, "obstacle_over", lambda *_: None)
+    monkeypatch.setattr(gpu_kernels, "choose_backend", lambda name, _: name)
+    monkeypatch.setattr(gpu_kernels, "WITHOUT", ())
+    monkeypatch.setattr(gpu_kernels, "step_seconds", lambda backend, *_: backend.seconds)
+    findings = Findings("kernels")
+    kernels(job(findings))
+    assert findings.facts == {"attention": sorted(ON_A_GPU, key=lambda name: name != chosen)}
+    figures = {figure.what: figure.value for figure in findings.figures if "attention of a step" in figure.name}
+    assert figures == {name: 1e3 * each for name, each in zip(ON_A_GPU, took, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("attention", "settings", "why"),
+    [
+        ((), {}, "the part kernels did not say what there is"),
+        (("triton",), {}, "triton is all that can be had"),
+        (("flashinfer", "triton"), {"attention": "torch"}, "torch is set"),
+    ],
+)
+def test_where_there_is_no_other_attention_it_is_said_why(
+    attention: Sequence[str], settings: dict[str, str], why: str
+) -> None:
+    findings = Findings("verify 8B other")
+    verify(replace(job(findings), attention=attention, settings=settings), "8B", other=True)
+    assert findings.skips == [Skipped("verify 8B other", "8B", f"there is no other attention: {why}")]
+
+
+ISSUED = (
+    "machine", "kernels", "parity triton", "parity graphs", "parity flashinfer", "parity others", "verify 8B",
+    "verify 8B unfused", "verify 8B other", "verify 8B other unfused", "pair", "rates", "verify pocket", "verify 1B",
+)  # fmt: skip
+"""What is right before what is fast, and kernels before both."""
+
+
+def dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Run the command, its files in a folder; the exit status."""
+    monkeypatch.setattr(command, "WORK", tmp_path / "WORK")
+    for name in ("RESULTS", "QUICK_RESULTS"):
+        monkeypatch.setattr(context, name, tmp_path / name)
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--dry", "--models", str(MODELS), *words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_parts_come_in_order_and_what_there_is_stands_in_the_report_behind_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One finds figures, one only facts of what it found, one breaks, one leaves everything out, one says nothing at all."""
+    report_of = tmp_path / "QUICK_RESULTS" / "gpu_dry.md"
+    orders, reports = list[Order](), list[str]()
 
     def ran(order: Order) -> Findings:
-        told.append(order.settings)
-        return Findings(order.part, facts={"attention": "torch"} if order.part == "kernels" else {})
+        reports.append(report_of.read_text() if orders else "")
+        orders.append(order)
+        found = Findings(order.part)
+        match order.part:
+            case "kernels":
+                found.figure("all", "kernels", 1.0)
+                found.fact("attention", ["triton", "flashinfer"])
+            case "parity triton":
+                found.figure("pytest -m gpu", "failed", 1)
+                found.fact("failed tests of parity triton", ["tests/gpu/test_b.py::test_c - AssertionError"])
+            case "verify 8B":
+                found.skipped("all", "it ended with status 1: no room", broke=True)
+            case "pair":
+                found.skipped("all", "there is no drafter")
+            case "rates":
+                pass
+            case _:
+                found.figure("of this", "found", 1.0)
+        return found
 
     monkeypatch.setattr(command, "run", ran)
-    monkeypatch.setattr(command, "PARTS", tuple(part(name) for name in ("kernels", "pair", "rates")))
-    options = Namespace(device="cuda", quick=True, seconds=500.0, set=[("dtype", "float16")], models=MODELS)
-    kept: list[Findings] = []
-    command.Run(options, Console(quiet=True), time.monotonic() + 500, kept.append).all(None)
-    assert told == [{"dtype": "float16"}, *[{"attention": "torch", "dtype": "float16"}] * 2]
-    assert len(kept) == 3, "what there is is kept behind every part"
+    assert dry(tmp_path, monkeypatch, "--set", "dtype=float16") == 1
+    assert tuple(order.part for order in orders) == ISSUED == tuple(part.name for part in PARTS)
+    assert [order.attention for order in orders] == [(), (), *[["triton", "flashinfer"]] * (len(PARTS) - 2)]
+    assert all(order.settings == {"dtype": "float16"} and order.scale == "dry" for order in orders)
+    for number, text in enumerate([*reports[1:], report_of.read_text()]):
+        told = [name for name in ISSUED if f"| {name} |" in text or f"Skipped in {name}: " in text]
+        assert told == list(ISSUED[: number + 1]), "every part up to this one, and none behind it"
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-3:] == [
+        "FAILED: parity triton: tests/gpu/test_b.py::test_c - AssertionError",
+        "FAILED: verify 8B: it ended with status 1: no room",
+        "FAILED: rates: it ended without a word",
+    ]
+
+
+@pytest.mark.slow
+def test_a_dry_run_starts_every_part_and_each_ends_or_skips_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dry(tmp_path, monkeypatch) == 0
+    printed, text = capsys.readouterr().out, (tmp_path / "QUICK_RESULTS" / "gpu_dry.md").read_text()
+    assert printed.startswith("NO GPU FIGURES") and NO_GPU in text and not (tmp_path / "RESULTS").exists()
+    assert printed.splitlines()[-1] == "FAILED: nothing"
+    for name in ISSUED:
+        assert f"| {name} |" in text or f"Skipped in {name}: " in text, name
+    assert "step of 16 tokens" in text and "Skipped in kernels: attention = triton" in text
+    assert "seconds left" not in text and "s left" not in text
 
 
 def test_when_the_time_is_over_what_was_not_measured_is_told() -> None:
-    findings = Findings("verify tiny")
-    verify(replace(job(findings), until=time.monotonic() - 1), "tiny")
-    assert [skip.what for skip in findings.skips] == ["tiny, 1 token", "tiny, 16 tokens"]
-    assert findings.find("verify tiny", "tiny", "step / memory floor") is None
+    findings = Findings("verify 8B")
+    verify(replace(job(findings), until=time.monotonic() - 1), "8B")
+    assert [skip.what for skip in findings.skips] == ["8B, 1 token", "8B, 16 tokens"]
+    assert findings.find("verify 8B", "8B", "step / memory floor") is None
 
 
 def test_aims_stand_beside_what_was_measured_and_where_nothing_was_the_table_says_so() -> None:
@@ -252,27 +357,6 @@ def test_aims_stand_beside_what_was_measured_and_where_nothing_was_the_table_say
     assert {aim.part for aim in AIMS} <= {each.name for each in PARTS}
 
 
-@pytest.mark.slow
-def test_a_run_on_a_cpu_says_that_it_is_no_gpu_figure_and_leaves_the_docs_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command, "WORK", tmp_path / "WORK")
-    for name in ("RESULTS", "QUICK_RESULTS"):
-        monkeypatch.setattr(context, name, tmp_path / name)
-    monkeypatch.setattr(
-        command, "PARTS", (part("parity graphs"), part("verify tiny"), replace(part("rates"), least_s=1e6))
-    )
-    with pytest.raises(SystemExit) as ended:
-        command.main(["--device", "cpu", "--quick", "--models", str(MODELS), "--set", "attention=torch"])
-    assert ended.value.code == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("NO GPU FIGURES")
-    assert "parity graphs: skipped: it needs a GPU" in printed and "rates: skipped: of 520 s there are" in printed
-    written = (tmp_path / "QUICK_RESULTS" / "gpu_on_cpu.md").read_text()
-    assert NO_GPU in written and "step of 16 tokens" in written and "attention torch" in written
-    assert not (tmp_path / "RESULTS").exists()
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_it_ends_at_once_and_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -282,4 +366,4 @@ def test_without_a_gpu_it_ends_at_once_and_says_what_is_missing(capsys: pytest.C
     assert problem("cpu") is None
     with pytest.raises(SystemExit):
         command.main(["--device", "cpu"])
-    assert "say --quick" in capsys.readouterr().err
+    assert "say --dry" in capsys.readouterr().err

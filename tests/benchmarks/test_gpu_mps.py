@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.gpu import pair as pairs
 from benchmarks.gpu.findings import Findings
-from benchmarks.gpu.job import QUICK, Job
+from benchmarks.gpu.job import DRY, Job
 
 RECORDS = """#!/bin/sh
 echo "$* $(test "$1" = -d || cat)" >> "$CUDA_MPS_PIPE_DIRECTORY/../../heard"
@@ -50,10 +50,10 @@ def test_a_daemon_that_does_not_start_is_said_and_leaves_nothing(
         pass
     assert pairs.PIPES not in os.environ
     findings = Findings("pair")
-    pairs.with_mps(Job("cpu", QUICK, tmp_path, time.monotonic() + 60, findings))
+    pairs.with_mps(Job("cpu", DRY, tmp_path, time.monotonic() + 60, findings))
     (skip,) = findings.skips
     assert (skip.what, skip.why.split(": ")[1]) == ("with MPS", "Cannot find MPS control daemon process")
-    pairs.with_mps(Job("cpu", QUICK, tmp_path, time.monotonic() + 1, findings))
+    pairs.with_mps(Job("cpu", DRY, tmp_path, time.monotonic() + 1, findings))
     assert findings.skips[1].why == "the time of the part was over"
 
 
