@@ -29,7 +29,7 @@ def _row(count: int, length: int) -> Row:
     return {
         "batch": count, "controller": "", "drafter": f"admission alone, {length:,} tokens alike", "temperature": "", "steps": len(steps),
         "aim_ms": "", "host_p50_ms": percentile(steps, 50), "host_p90_ms": percentile(steps, 90), "forward_p50_ms": "", "drafted": "",
-        "drafted_host_p50_ms": "", "drafted_tokens_p50": "", "accept_length": "", "first_ms": at_once,
+        "drafted_host_p50_ms": "", "drafted_tokens_p50": "", "accept_length": "", "edge_us": "", "first_ms": at_once,
     }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""A verifier behind its own server, whose sessions another process reads over gRPC."""
