@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME] [--quick]`.
 
 NAME: step_overhead, overlap, speedup, acceptance, drafters, features, members, placement, edge, telemetry, trees, targets, startup, lookup,
-harm, distance, grammars or, by default, all.
+harm, distance, grammars, adapters or, by default, all.
 
 Or `lab`, `adaptive`, `ranks`, `fire`, `gpu` or `peers`, which have options of their own.
 """
@@ -34,6 +34,7 @@ NAMES = (
     "harm",
     "distance",
     "grammars",
+    "adapters",
 )
 COMMANDS = ("lab", "adaptive", "ranks", "fire", "gpu", "peers")
 

@@ -183,8 +183,7 @@ def test_an_adapted_layer_adds_what_merged_weights_would(
     queries = np.array([count for _, count in rows])
     starts = np.cumsum(queries) - queries
     tokens = torch.randn(1, int(queries.sum()), 24, generator=drawn, dtype=torch.float64)
-    shares.tokens = tokens.shape[1]
-    shares.adapted = shares_of([own for own, _ in rows], starts, queries, CPU)
+    shares.begin(tokens.shape[1], shares_of([own for own, _ in rows], starts, queries, CPU))
     with torch.no_grad():
         found = layer(tokens)[0]
         for (own, count), start in zip(rows, starts.tolist(), strict=True):

@@ -85,16 +85,17 @@ class Adapters:
             adapted = [child for child in children.values() if isinstance(child, AdaptedLinear)]
             for child in adapted:
                 child.inner = packed(child.inner)
+                child.pack(len(self))
             if adapted:
                 _pack_beside(parent, children)
 
     @contextmanager
     def _sharing(self, tokens: int, shares: Sequence[Share]) -> Iterator[None]:
-        self._shares.tokens, self._shares.adapted = tokens, shares
+        self._shares.begin(tokens, shares)
         try:
             yield
         finally:
-            self._shares.adapted = ()
+            self._shares.begin(0, ())
 
     def _linear(self, model: PreTrainedModel, name: str) -> AdaptedLinear:
         """What stands for a linear layer, by the name that an adapter has for it."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specsplit.model.native.low_rank import Tiles
 from specsplit.model.pages.batch import Ints
 from specsplit.model.tensors.transfer import on_device
 
@@ -25,15 +26,33 @@ class Share:
     """Its number, from 1."""
     tokens: Tokens
 
+    @property
+    def indices(self) -> Ints:
+        """[n] of the tokens, where these are on the CPU."""
+        at = self.tokens
+        return np.arange(at.start, at.stop) if isinstance(at, slice) else at.numpy()
 
-@dataclass(slots=True, eq=False)
+
 class Shares:
     """Shares of the forward under way; adapted layers hold on to it."""
 
-    tokens: int = 0
-    """T of the forward."""
-    adapted: Sequence[Share] = ()
-    """One for each adapter that any row asks for; empty: the base computes all of them."""
+    def __init__(self) -> None:
+        self.tokens = 0
+        """T of the forward."""
+        self.adapted: Sequence[Share] = ()
+        """One for each adapter that any row asks for; empty: the base computes all of them."""
+        self._tiles: Tiles | None = None
+
+    def begin(self, tokens: int, adapted: Sequence[Share]) -> None:
+        """A forward of so many tokens begins; with no shares one ends."""
+        self.tokens, self.adapted, self._tiles = tokens, adapted, None
+
+    @property
+    def tiles(self) -> Tiles:
+        """All of them as the kernel for a CPU reads them, made for the first layer that asks."""
+        if self._tiles is None:
+            self._tiles = Tiles((share.adapter, share.indices) for share in self.adapted)
+        return self._tiles
 
 
 def shares_of(adapters: Sequence[int], starts: Ints, queries: Ints, device: torch.device) -> list[Share]:

@@ -30,7 +30,7 @@ WIDTH: Final = 8
 _log = logging.getLogger(__name__)
 
 _FOLDER: Final = Path(__file__).parent
-_UNITS: Final = ("attention", "chunks", "decoder")
+_UNITS: Final = ("attention", "chunks", "decoder", "low_rank")
 """Sources in C, without their suffix."""
 _COMPILE: Final = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-fPIC")
 _MOST_SECONDS: Final = 120
@@ -47,6 +47,7 @@ _FUNCTIONS: Final = {
     "mlp": (*(_ADDRESS,) * 3, _COUNT, *(_ADDRESS,) * 3, _COUNT),
     "project": (_ADDRESS, _COUNT, *(_ADDRESS,) * 5, _COUNT),
     "finish": (_ADDRESS, _COUNT, *(_ADDRESS,) * 5, _COUNT),
+    "add_low_rank": (_ADDRESS, *(_COUNT,) * 2, _ADDRESS, _COUNT, *(_ADDRESS,) * 2, _COUNT),
 }
 """What they take."""
 _COUNTING: Final = ("working_numbers", "chunk_numbers", "panel_width")
