@@ -1,4 +1,4 @@
-"""A cluster as tables: its members, what speculation brings each verifier, and what each drafter brings it."""
+"""A cluster as tables: its members, their adapters, what speculation brings each verifier, and what each drafter brings it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 
 from rich.console import Group, RenderableType
 
+from specsplit.cli.adapters_view import ADAPTERS, adapter_rows
 from specsplit.cli.columns import NOTHING, Column, Fitted, named
 from specsplit.membership import Cluster, Member
 from specsplit.values import DrafterReport, Estimate, ModelInfo, Plan, SpeculationReport
@@ -27,6 +28,8 @@ def view(cluster: Cluster, address: str, most_rows: int | None = None) -> Render
     drawn += [cluster.quotas] if cluster.quotas else []
     drawn += _said(members, partial(_other_build, cluster.build))
     drawn += _said(members, partial(_in_the_way, members))
+    if adapters := adapter_rows(members):
+        drawn.append(Fitted("adapters", ADAPTERS, adapters, most_rows=most_rows))
     if speculating:
         drawn.append(Fitted("speculation, lately", SPECULATION, speculating, most_rows=most_rows))
         drawn += _said(speculating, _without_drafts)

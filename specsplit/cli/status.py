@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.live import Live
 
+from specsplit.cli.adapters_view import ADAPTERS, adapter_rows
 from specsplit.cli.cluster_view import DRAFTERS, MEMBERS, SPECULATION, ordered, view
 from specsplit.cli.columns import explained
 from specsplit.cli.options import ADDRESS, AddressOption, with_transport
@@ -26,11 +27,11 @@ from specsplit.values.bounds import MOST_SECONDS
 
 TIMEOUT_S = 5
 _TABLES, _AROUND = 3, 9
-"""Tables on a screen at most, and the lines of one beside its rows."""
+"""Tables on a screen, beside that of adapters, and the lines of one beside its rows."""
 
 
 @with_transport
-@explained(members=MEMBERS, speculation=SPECULATION, drafters=DRAFTERS)
+@explained(members=MEMBERS, adapters=ADAPTERS, speculation=SPECULATION, drafters=DRAFTERS)
 def status(
     *,
     address: AddressOption = ADDRESS,
@@ -75,7 +76,8 @@ def _stay(screen: Screen, clusters: Iterator[Cluster], address: str) -> None:
     """Draw over what was drawn, with as many rows as the terminal has lines for."""
     with Live(console=screen, auto_refresh=False) as live:
         for cluster in clusters:
-            live.update(view(cluster, address, max(1, screen.height // _TABLES - _AROUND)), refresh=True)
+            tables = _TABLES + bool(adapter_rows(cluster.members))
+            live.update(view(cluster, address, max(1, screen.height // tables - _AROUND)), refresh=True)
 
 
 def as_object(cluster: Cluster, address: str, now: datetime) -> dict[str, object]:

@@ -349,12 +349,22 @@ class ModelInfo(_message.Message):
     def __init__(self, model: _Optional[str] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., max_context: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., takes_chat: bool = ..., looks_up: bool = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ...) -> None: ...
 
 class Adapter(_message.Message):
-    __slots__ = ("name", "digest")
+    __slots__ = ("name", "digest", "rank")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+    rank: int
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
+
+class AdapterLoad(_message.Message):
+    __slots__ = ("name", "sessions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sessions: int
+    def __init__(self, name: _Optional[str] = ..., sessions: _Optional[int] = ...) -> None: ...
 
 class DrafterInfo(_message.Message):
     __slots__ = ("kind", "model", "vocabulary", "max_context", "features")
@@ -403,7 +413,7 @@ class WaveReport(_message.Message):
     def __init__(self, number: _Optional[int] = ..., parked: bool = ..., wanted: bool = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("sessions", "waiting", "free_pages", "total_pages", "steps", "step_ms", "page_size", "kv_window", "layer_window", "window_pages", "free_window_pages")
+    __slots__ = ("sessions", "waiting", "free_pages", "total_pages", "steps", "step_ms", "page_size", "kv_window", "layer_window", "window_pages", "free_window_pages", "adapters")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     FREE_PAGES_FIELD_NUMBER: _ClassVar[int]
@@ -415,6 +425,7 @@ class Load(_message.Message):
     LAYER_WINDOW_FIELD_NUMBER: _ClassVar[int]
     WINDOW_PAGES_FIELD_NUMBER: _ClassVar[int]
     FREE_WINDOW_PAGES_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     sessions: int
     waiting: int
     free_pages: int
@@ -426,4 +437,5 @@ class Load(_message.Message):
     layer_window: int
     window_pages: int
     free_window_pages: int
-    def __init__(self, sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., steps: _Optional[int] = ..., step_ms: _Optional[float] = ..., page_size: _Optional[int] = ..., kv_window: _Optional[int] = ..., layer_window: _Optional[int] = ..., window_pages: _Optional[int] = ..., free_window_pages: _Optional[int] = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[AdapterLoad]
+    def __init__(self, sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., free_pages: _Optional[int] = ..., total_pages: _Optional[int] = ..., steps: _Optional[int] = ..., step_ms: _Optional[float] = ..., page_size: _Optional[int] = ..., kv_window: _Optional[int] = ..., layer_window: _Optional[int] = ..., window_pages: _Optional[int] = ..., free_window_pages: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[AdapterLoad, _Mapping]]] = ...) -> None: ...

@@ -13,6 +13,7 @@ from specsplit.values.host import Host
 from specsplit.values.logprobs import MAX_LOGPROBS, PromptLogprobs, TokenLogprob, check_logprobs
 from specsplit.values.members import (
     Adapter,
+    AdapterLoad,
     DrafterInfo,
     DrafterKind,
     Endpoint,
@@ -38,6 +39,7 @@ __all__ = [
     "MAX_TEMPERATURE",
     "SERVICES",
     "Adapter",
+    "AdapterLoad",
     "Adaptive",
     "Arm",
     "Constraint",

@@ -101,6 +101,8 @@ class Adapter:
     """That of its folder."""
     digest: str
     """Hex SHA-256 of its files: adapters of one name with different digests are different ones."""
+    rank: int = field(default=0, compare=False)
+    """The highest of its matrices; 0: a verifier of an older build, which does not tell."""
 
     @property
     def salt(self) -> bytes:
@@ -154,6 +156,15 @@ def pages_held(num_tokens: int, in_step: int, page_size: int, window: int = 0) -
 
 
 @dataclass(frozen=True)
+class AdapterLoad:
+    """How many sessions are decoded with an adapter."""
+
+    name: str
+    sessions: int
+    """Open ones, waiting ones included."""
+
+
+@dataclass(frozen=True)
 class Load:
     """How busy a member is."""
 
@@ -176,3 +187,5 @@ class Load:
     window_pages: int = 0
     """Pages of these layers in all; 0: they have as many as the others."""
     free_window_pages: int = 0
+    adapters: tuple[AdapterLoad, ...] = ()
+    """Of those adapters that any session is decoded with, by name."""

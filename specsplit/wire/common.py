@@ -14,6 +14,7 @@ from specsplit.v1 import common_pb2 as pb
 from specsplit.v1 import coordinator_pb2 as coordinator_pb
 from specsplit.values import (
     Adapter,
+    AdapterLoad,
     Constraint,
     ConstraintKind,
     DrafterInfo,
@@ -243,7 +244,7 @@ def reason_from_wire(value: int) -> FinishReason:
 
 
 def model_to_wire(info: ModelInfo) -> pb.ModelInfo:
-    adapters = [pb.Adapter(name=adapter.name, digest=adapter.digest) for adapter in info.adapters]
+    adapters = [pb.Adapter(**vars(adapter)) for adapter in info.adapters]
     return pb.ModelInfo(**fields_of(info, vocabulary=vocabulary_to_wire(info.vocabulary), adapters=adapters))
 
 
@@ -271,7 +272,7 @@ def _adapters_from_wire(messages: Iterable[pb.Adapter]) -> tuple[Adapter, ...]:
             raise InvalidRequest(
                 f"adapters[{i}].name", f"is {message.name}, which another has; expected different names"
             )
-        adapters[message.name] = Adapter(message.name, message.digest)
+        adapters[message.name] = Adapter(message.name, message.digest, message.rank)
     return tuple(adapters.values())
 
 
@@ -343,11 +344,13 @@ def _format_from_wire(value: int) -> FeatureFormat:
 
 
 def load_to_wire(load: Load) -> pb.Load:
-    return pb.Load(**vars(load))
+    adapters = [pb.AdapterLoad(**vars(each)) for each in load.adapters]
+    return pb.Load(**fields_of(load, adapters=adapters))
 
 
 def load_from_wire(message: pb.Load) -> Load:
     """Raises InvalidRequest if the step time is not a number, or negative."""
     if not 0 <= message.step_ms < math.inf:
         raise InvalidRequest("load.step_ms", f"is {message.step_ms}, expected a finite number that is not negative")
-    return Load(**{name: getattr(message, name) for name in vars(Load())})
+    numbers = {name: getattr(message, name) for name in vars(Load()) if name != "adapters"}
+    return Load(**numbers, adapters=tuple(AdapterLoad(each.name, each.sessions) for each in message.adapters))

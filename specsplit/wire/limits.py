@@ -117,6 +117,8 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "ModelInfo.adapters": Limit(entries=MAX_ADAPTERS),
         "Adapter.name": _NAME,
         "Adapter.digest": _NAME,
+        "AdapterLoad.name": _NAME,
+        "Load.adapters": Limit(entries=MAX_ADAPTERS),
         "DrafterInfo.model": _NAME,
         "GroupRank.group_id": _NAME,
         "Host.machine": _NAME,

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specsplit.cli.adapters_view import ADAPTERS
 from specsplit.cli.cluster_view import DRAFTERS, MEMBERS, SPECULATION, view
 from specsplit.cli.columns import Column, fitting
 from specsplit.cli.screen import Screen
@@ -22,6 +23,8 @@ from specsplit.cli.status import as_object
 from specsplit.features import FeatureNeed
 from specsplit.membership import Cluster, GroupRank, Member, WaveReport
 from specsplit.values import (
+    Adapter,
+    AdapterLoad,
     DrafterInfo,
     DrafterKind,
     DrafterReport,
@@ -153,6 +156,30 @@ def test_why_verifiers_draft_nothing_is_said_once_for_all_of_whom_it_holds() -> 
     assert f"v0: {why.sentence}" in shown(Cluster((members[0],)), 120)
 
 
+def test_adapters_are_shown_with_their_ranks_and_sessions_those_in_use_first() -> None:
+    french, sql, old = Adapter("french", "ab" * 32, 8), Adapter("sql", "cd" * 32, 64), Adapter("old", "ef" * 32)
+    models = [replace(V1.role, adapters=own) for own in ((french, sql), (old, sql))]
+    loads = [
+        Load(3, adapters=(AdapterLoad("sql", 2),)),
+        Load(4, adapters=(AdapterLoad("old", 1), AdapterLoad("sql", 2))),
+    ]
+    members = [
+        replace(V1, member_id=f"v{number}", role=model, load=load)
+        for number, (model, load) in enumerate(zip(models, loads, strict=True))
+    ]
+    out = shown(Cluster((*members, D1)), 200)
+    assert rows_of(out)[-3:] == [
+        ["sql", "4", "v0, v1", "64", "cd" * 6],
+        ["old", "1", "v1", "-", "ef" * 6],
+        ["french", "0", "v0", "8", "ab" * 6],
+    ]
+    assert "french, sql" in out, "of each verifier, too"
+    assert "adapters" not in shown(Cluster((V1, D1)), 200)
+    told = json.loads(json.dumps(as_object(Cluster((members[1],)), "here:1", datetime.now(UTC))))["members"][0]
+    assert told["verifier"]["adapters"][1] == {"name": "sql", "digest": "cd" * 32, "rank": 64}
+    assert told["load"]["adapters"][1] == {"name": "sql", "sessions": 2}
+
+
 def test_what_a_coordinator_allows_of_quotas_is_said_where_it_is_less_than_its_settings_say() -> None:
     sentence = "quotas of clients by shares, as one of 2 coordinators: client_max_requests 4 of 8"
     assert f"\n{sentence}\n" in shown(Cluster((V1,), coordinators=2, quotas=sentence), 120)
@@ -232,5 +259,5 @@ def test_as_json_what_is_no_number_is_null() -> None:
 def test_help_says_what_every_column_means(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("status", "--help") == 0
     out = " ".join(capsys.readouterr().out.split())
-    for column in (*MEMBERS, *SPECULATION, *DRAFTERS):
+    for column in (*MEMBERS, *ADAPTERS, *SPECULATION, *DRAFTERS):
         assert f"{column.heading}: " in out

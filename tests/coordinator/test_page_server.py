@@ -14,13 +14,16 @@ import pytest
 
 from specsplit.build import build
 from specsplit.errors import InvalidRequest
-from specsplit.membership import GroupRank, Register, WaveReport
+from specsplit.membership import GroupRank, Heartbeat, Register, WaveReport
 from specsplit.settings import CoordinatorSettings
 from specsplit.values import (
+    Adapter,
+    AdapterLoad,
     Adaptive,
     Control,
     DrafterKind,
     Estimate,
+    Load,
     ModelInfo,
     NoDrafts,
     NoDraftsCause,
@@ -135,6 +138,21 @@ async def test_the_ranks_of_a_group_are_told_with_their_wave_and_what_each_does(
     lease.release()
     registry.on_wave_report(first, WaveReport(3, parked=True))
     assert [rank["state"] for rank in await ranks()] == ["parked", "idle"]
+
+
+async def test_adapters_of_a_verifier_are_told_with_their_sessions(cluster: Cluster) -> None:
+    adapters = (Adapter("french", "ab" * 32, 8), Adapter("sql", "cd" * 32, 16))
+    model, registry = (
+        ModelInfo("toy", cluster.tokenizer.vocabulary, 512, adapters=adapters),
+        cluster.coordinator.registry,
+    )
+    member = registry.register(Register("v1", "127.0.0.1:9", model, 4))
+    registry.on_heartbeat(member, Heartbeat(Load(sessions=3, adapters=(AdapterLoad("sql", 2),))))
+    (verifier,) = (await state(cluster))["verifiers"]
+    assert verifier["adapters"] == [
+        {"name": "french", "digest": "ab" * 32, "rank": 8, "sessions": 0},
+        {"name": "sql", "digest": "cd" * 32, "rank": 16, "sessions": 2},
+    ]
 
 
 async def test_a_member_that_went_is_shown_for_a_while_with_the_reason(cluster: Cluster, say: Say) -> None:

@@ -16,7 +16,7 @@ from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.prefix import first_marks
 from specsplit.sessions import DecodeRequest
 from specsplit.settings import VerifierSettings
-from specsplit.values import PlanChanges, Sampling, Stopping
+from specsplit.values import AdapterLoad, PlanChanges, Sampling, Stopping
 from specsplit.wire.vllm_operations import block_batch_to_wire
 from specsplit_verifier.edge.block_events import BlockEvents
 from specsplit_verifier.edge.service import read_revision
@@ -68,7 +68,9 @@ async def test_sessions_of_several_adapters_are_decoded_in_one_step_as_by_their_
     async with adapted(root) as verifier:
         assert [adapter.name for adapter in verifier.info.adapters] == NAMES[1:]
         assert len({adapter.digest for adapter in verifier.info.adapters}) == 2
-        steps = recorded(verifier)
+        assert [adapter.rank for adapter in verifier.info.adapters] == [4, 9]
+        steps, used = recorded(verifier), list[tuple[AdapterLoad, ...]]()
+        verifier.subscribe(lambda _: used.append(verifier.load().adapters))
         answers = await asyncio.gather(
             *(decode(verifier, request(name, (*START, last))) for name in NAMES for last in range(3))
         )
@@ -76,6 +78,7 @@ async def test_sessions_of_several_adapters_are_decoded_in_one_step_as_by_their_
     assert [tokens for tokens, _ in answers] == wanted
     assert len({tuple(expected(root, name, (*START, 0))) for name in NAMES}) == 3, "each adapter says something else"
     assert max(len(step.sessions) for step in steps) == 9
+    assert tuple(AdapterLoad(name, 3) for name in NAMES[1:]) in used
 
 
 async def test_no_page_of_one_adapter_is_anothers_and_its_own_are_found_again(root: Path) -> None:

@@ -18,6 +18,7 @@ from specsplit.speculation import Commit, Grow, Mirror
 from specsplit.v1 import common_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import (
     Adapter,
+    AdapterLoad,
     DrafterInfo,
     DrafterKind,
     Endpoint,
@@ -128,13 +129,15 @@ def test_common_values_round_trip(
 def test_infos_round_trip(
     model: str, vocabulary: Vocabulary, context: int, ids: tuple[int, ...], kind: DrafterKind, need: FeatureNeed, n: int
 ) -> None:
-    adapters = tuple(Adapter(name, "0f" * 32) for name in ("french", "sql")[: n % 3])
+    adapters = tuple(Adapter(name, "0f" * 32, n) for name in ("french", "sql")[: n % 3])
     target = ModelInfo(model, vocabulary, context, ids, looks_up=bool(n % 2), adapters=adapters)
-    assert common.model_from_wire(common.model_to_wire(target)) == target
+    found = common.model_from_wire(common.model_to_wire(target))
+    assert found == target and [adapter.rank for adapter in found.adapters] == [n] * (n % 3)
     for known in (vocabulary, None):
         info = DrafterInfo(kind, model, known, context, need)
         assert drafter.drafter_info_from_wire(drafter.drafter_info_to_wire(info)) == info
-    load = Load(n, n // 2, n, n, n, n / 7, n // 9)
+    used = tuple(AdapterLoad(adapter.name, n) for adapter in adapters)
+    load = Load(n, n // 2, n, n, n, n / 7, n // 9, adapters=used)
     assert common.load_from_wire(common.load_to_wire(load)) == load
 
 

@@ -143,9 +143,17 @@ function card(member, role, detail, build) {
     const share = member.used_pages / member.total_pages;
     made.append(meter("KV", share, 1, `${Math.round(share * 100)} %`));
   }
+  if (member.adapters?.length) made.append(adapters(member.adapters));
   if (role === "verifier") made.append(tag(lengthOf(member.speculation)));
   made.append(tag(`${speed(member).toFixed(0)} ${role === "verifier" ? "steps/s" : "expansions/s"} · ${member.step_ms.toFixed(1)} ms each`));
   return made;
+}
+
+/** How many LoRA adapters there are, and those in use, the most used first; all of them are in the title. */
+function adapters(all) {
+  const used = all.filter(each => each.sessions).sort((a, b) => b.sessions - a.sessions).map(each => `${each.name} ${each.sessions}`);
+  const each = one => `${one.name}: rank ${one.rank || "–"}, ${one.digest.slice(0, 12)}, ${plural(one.sessions, "session")}`;
+  return make("div", { class: "tag", "data-adapters": all.length, title: all.map(each).join("\n") }, `${plural(all.length, "adapter")} · ${used.join(", ") || "none in use"}`);
 }
 
 /** What drafts bring, or why there are none. */

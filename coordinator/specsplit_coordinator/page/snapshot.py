@@ -8,7 +8,7 @@ from typing import Any
 from specsplit.build import build
 from specsplit.clock import Clock
 from specsplit.membership import GroupRank
-from specsplit.values import DrafterInfo, ModelInfo, Plan, SpeculationReport
+from specsplit.values import DrafterInfo, Load, ModelInfo, Plan, SpeculationReport
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.orders import Orders
 from specsplit_coordinator.members.registry import Registry
@@ -70,9 +70,16 @@ def _verifier(member: MemberState, now: float) -> dict[str, Any]:
     plan: Plan | None = member.plan
     return _member(member, now) | {
         "model": member.who.role.model,
+        "adapters": _adapters(member.who.role, member.load),
         "plan": None if plan is None else vars(plan),
         "speculation": None if member.speculation is None else _speculation(member.speculation),
     }
+
+
+def _adapters(model: ModelInfo, load: Load) -> list[dict[str, Any]]:
+    """All that requests may name, with their sessions."""
+    used = {each.name: each.sessions for each in load.adapters}
+    return [vars(each) | {"sessions": used.get(each.name, 0)} for each in model.adapters]
 
 
 def _speculation(report: SpeculationReport) -> dict[str, Any]:

@@ -69,7 +69,8 @@ def read_adapter(folder: Path) -> AdapterWeights:
         config = read_config(folder)
         tensors = _tensors(folder)
         modules = {name: _low_rank(name, pair, config) for name, pair in _pairs(tensors).items()}
-        return AdapterWeights(Adapter(folder.name, _digest(folder)), modules)
+        rank = max(len(low_rank.down) for low_rank in modules.values())
+        return AdapterWeights(Adapter(folder.name, _digest(folder), rank), modules)
     except LoadError as error:
         raise LoadError(f"adapter {folder.name}: {error}") from error
 

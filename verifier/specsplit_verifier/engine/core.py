@@ -100,6 +100,7 @@ class EngineCore:
             layer_window=0 if windows is None else windows.window,
             window_pages=0 if windows is None else windows.total_pages,
             free_window_pages=0 if windows is None else windows.free_pages,
+            adapters=scheduler.adapters,
         )
         return EngineStatistics(
             load=load,

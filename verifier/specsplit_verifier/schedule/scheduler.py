@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection
 
 from specsplit.errors import ContextExceeded, Exhausted
 from specsplit.model.pages.tables import RowPages
 from specsplit.speculation import Draft
-from specsplit.values import ModelInfo, NoDraftsCause
+from specsplit.values import AdapterLoad, ModelInfo, NoDraftsCause
 from specsplit_verifier.policy.planner import Schedule
 from specsplit_verifier.records.step import ChunkInput, PromptPart, StepInput, TreeInput
 from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
@@ -104,6 +104,15 @@ class Scheduler:
     def begun(self) -> int:
         """Sessions that have begun: they run, or were preempted."""
         return len(self.running) + sum(session.begun for session in self.waiting)
+
+    @property
+    def adapters(self) -> tuple[AdapterLoad, ...]:
+        """What sessions are decoded with, by name; a moment old when read from another thread."""
+        if not self._info.adapters:
+            return ()
+        sessions = (*self.running.values(), *self.waiting)
+        used = Counter(session.request.adapter for session in sessions if session.request.adapter)
+        return tuple(AdapterLoad(name, used[name]) for name in sorted(used))
 
     def find(self, session_id: int) -> Session | None:
         """Look up a waiting or running session."""
