@@ -25,8 +25,10 @@ from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Mirror
 from specsplit.values import Endpoint, ModelInfo, Plan, Sampling, Stopping, Vocabulary, pages_held
 from specsplit_verifier.records.feed import Feed, FeedLimits, Recipe
+from specsplit_verifier.schedule import kv_cache_manager
 from specsplit_verifier.schedule.kv_cache_manager import KVCacheManager
 from specsplit_verifier.schedule.prefix_cache import PrefixCache
+from specsplit_verifier.schedule.prefixes import Prefixes
 from specsplit_verifier.schedule.scheduler import Scheduler
 from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.session import Session, StopRule
@@ -55,33 +57,28 @@ def held(table: PageTable, size: int) -> list[int]:
     return table.pages(table.first // size, len(table) // size).tolist()
 
 
-class Checked(KVCacheManager):
+class CheckedPrefixes(Prefixes):
     """Whatever it answers of a session that waits is looked up anew, page by page."""
 
     def known_anew(self, session: Session) -> tuple[int, list[bytes]]:
         """How many pages of a text need not be computed, and those of them that are seen from behind."""
         digests: list[bytes] = []
-        extend(digests, session.tokens, self._full(len(session.tokens) - 1), self.pool.page_size)
+        extend(digests, session.tokens, self._full(len(session.tokens) - 1), self._pool.page_size)
         for count in range(len(digests), 0, -1):
-            first = self.pool.first_seen(count * self.pool.page_size) // self.pool.page_size
-            seen = digests[min(first, count - 1) : count]
+            seen = digests[self.first_seen(count) : count]
             if self._cache.known(seen) == seen and self.seen_in_windows(digests[:count]):
                 return count, seen
         return 0, []
 
     def seen_in_windows(self, digests: Sequence[bytes]) -> bool:
-        windows, size = self.pool.windows, self.pool.page_size
+        windows, size = self._pool.windows, self._pool.page_size
         if windows is None:
             return True
         seen = digests[windows.first_seen(len(digests) * size) // size :]
         return all(windows.has(self._cache.page(digest)) for digest in seen)
 
-    def tables(self, running: Iterable[Session]) -> list[PageTable]:
-        """All that have pages."""
-        return [each.table for each in (*running, *self._replays._by_session.values())]  # pyright: ignore[reportPrivateUsage]
-
     def awaits_anew(self, session: Session, prefilling: Sequence[Session]) -> bool:
-        page, size = self.known_anew(session)[0], self.pool.page_size
+        page, size = self.known_anew(session)[0], self._pool.page_size
         if page == self._full(len(session.tokens) - 1):
             return False
         return any(
@@ -96,11 +93,24 @@ class Checked(KVCacheManager):
         assert told == self.awaits_anew(session, prefilling)
         return told
 
+
+class Checked(KVCacheManager):
+    """It admits whom it has room for by what is looked up anew."""
+
+    def __init__(self, pool: PagePool, *, prefix_cache: bool) -> None:
+        super().__init__(pool, prefix_cache=prefix_cache)
+        self.checked = CheckedPrefixes(pool, self.cache, sharing=prefix_cache, windows=self._windows)
+        vars(self)["prefixes"] = self.checked
+
+    def tables(self, running: Iterable[Session]) -> list[PageTable]:
+        """All that have pages."""
+        return [each.table for each in (*running, *self._replays._by_session.values())]  # pyright: ignore[reportPrivateUsage]
+
     def admit(self, session: Session, running: int) -> bool:
-        _, known = self.known_anew(session)
+        _, known = self.checked.known_anew(session)
         wanted = most_pages(self.pool, len(session.tokens), session.plan.num_draft_tokens) + running
         lacking = min(wanted, self.pool.total_pages) - len(known)
-        fits = lacking <= self.free_pages - self._cache.idle(known)
+        fits = lacking <= self.free_pages - self.cache.idle(known)
         windows = self.pool.windows
         if windows is not None:
             drafts = session.plan.num_draft_tokens
@@ -312,7 +322,9 @@ class Pages(RuleBasedStateMachine):
         if pool.windows is not None:
             self.all_window_pages_are_accounted_for(pool, pool.windows)
         assert not any(len(session.table) or session.kv_length for session in self.scheduler.waiting)
-        assert len(self.kv.prefixes) <= sum(holders) - uses.total(), "what the cache does not hold is not told of"
+        assert len(self.kv.cache.recent.marks) <= sum(holders) - uses.total(), (
+            "what the cache does not hold is not told of"
+        )
 
     def all_window_pages_are_accounted_for(self, pool: PagePool, windows: WindowPages) -> None:
         there = [page for page in range(pool.total_pages) if windows.has(page)]
@@ -332,7 +344,9 @@ class Pages(RuleBasedStateMachine):
     def what_is_remembered_of_a_session_that_waits_is_so(self) -> None:
         if hasattr(self, "kv"):
             for session in self.scheduler.waiting:
-                self.kv.awaits(session, [other for other in self.scheduler.running.values() if other.prefilling])
+                self.kv.prefixes.awaits(
+                    session, [other for other in self.scheduler.running.values() if other.prefilling]
+                )
 
     @invariant()
     def what_a_session_reads_was_computed_of_its_own_text(self) -> None:
@@ -392,6 +406,11 @@ class Looked(PrefixCache):
         return super().idle(digests)
 
 
+def looked(scheduler: Scheduler) -> Looked:
+    assert isinstance(scheduler.kv.cache, Looked)
+    return scheduler.kv.cache
+
+
 def test_a_step_looks_at_new_pages_alone_of_texts_that_wait_and_equal_ones_are_digested_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -403,8 +422,9 @@ def test_a_step_looks_at_new_pages_alone_of_texts_that_wait_and_equal_ones_are_d
         return sha256(content)
 
     monkeypatch.setattr(prefix, "sha256", counted)
+    monkeypatch.setattr(kv_cache_manager, "PrefixCache", Looked)
     scheduler = Scheduler(ModelInfo("toy", Vocabulary(16), 9000), manager(8000), max_sessions=64)
-    monkeypatch.setattr(scheduler.kv, "_cache", cache := Looked(scheduler.kv.pool))
+    cache = looked(scheduler)
     text, count, chunk = [*range(4000)], 32, 64  # a thousand pages
     for number in range(count):
         scheduler.submit(session_of(number, [*text, number], 5, Plan(), scheduler.kv))
@@ -421,14 +441,15 @@ def test_a_step_looks_at_new_pages_alone_of_texts_that_wait_and_equal_ones_are_d
 
 
 def test_a_step_looks_at_no_page_of_a_text_that_still_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache_manager, "PrefixCache", Looked)
     scheduler = Scheduler(ModelInfo("toy", Vocabulary(16), 9000), manager(120), max_sessions=8)
-    monkeypatch.setattr(scheduler.kv, "_cache", cache := Looked(scheduler.kv.pool))
+    cache = looked(scheduler)
     for number, tokens in enumerate([[1] * 201, [2] * 241, [1] * 321]):
         scheduler.submit(session_of(number, tokens, 5, Plan(num_draft_tokens=1), scheduler.kv))
         scheduler.admit()
         if number == 0:
             scheduler.running[0].kv_length = 200
-            scheduler.kv.share(scheduler.running.values())
+            scheduler.kv.prefixes.share(scheduler.running.values())
             scheduler.remove(scheduler.running[0])
     assert [session.id for session in scheduler.waiting] == [2], "its first fifty pages are here, idle"
     cache.pages = 0

@@ -38,12 +38,12 @@ def test_a_page_is_told_of_once_it_is_computed_and_not_when_its_session_is_admit
     kv, text = KVCacheManager(PagePool(64, 16)), list(range(100, 170))
     session = session_of(1, text, 8, Plan(), kv)
     assert kv.admit(session, 0)
-    assert kv.prefixes == ()
+    assert kv.cache.recent.marks == ()
     session.kv_length = 40
-    kv.share([session])
-    assert set(kv.prefixes) == set(first_marks(text[:33], 16))
+    kv.prefixes.share([session])
+    assert set(kv.cache.recent.marks) == set(first_marks(text[:33], 16))
     kv.free(session)  # its caller has gone, and the rest of the text is never computed
-    assert set(kv.prefixes) == set(first_marks(text[:33], 16))
+    assert set(kv.cache.recent.marks) == set(first_marks(text[:33], 16))
 
 
 async def test_a_verifier_tells_of_what_it_has_until_it_has_given_it_up(tmp_path: Path) -> None:

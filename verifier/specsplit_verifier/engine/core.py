@@ -107,7 +107,7 @@ class EngineCore:
             plan=PlanRecord(planner.shown(planner.default), self._plan_switches, planner.estimate()),
             drafters=self._drafters.records,
             token_s=planner.cost.token_s,
-            prefixes=scheduler.kv.prefixes,
+            prefixes=scheduler.kv.cache.recent.marks,
             no_drafts=planner.no_drafts(self._undrafted),
         )
 
@@ -119,19 +119,19 @@ class EngineCore:
     def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
         """What has come up for callers and for drafters since this was last asked. Who watches cached blocks is told of those."""
         outputs, self._outputs = self._outputs, []
-        self._scheduler.kv.blocks.tell()
+        self._scheduler.kv.cache.blocks.tell()
         return outputs, self._drafters.outgoing()
 
     def handle_cache(self, event: CacheEvent) -> None:
         """Do what is wanted of the prefix cache. No step is in flight."""
-        kv = self._scheduler.kv
+        cache = self._scheduler.kv.cache
         match event:
             case FlushPages():
-                answer(event.answered, kv.flush)
+                answer(event.answered, cache.flush)
             case WatchBlocks():
-                kv.blocks.watch(event)
+                cache.blocks.watch(event)
             case UnwatchBlocks():
-                kv.blocks.watch(None)
+                cache.blocks.watch(None)
 
     def hold(self, *, held: bool) -> None:
         """Have sessions wait that have not begun, or no longer."""
@@ -150,7 +150,7 @@ class EngineCore:
         """
         while self._scheduler.running:
             self._drafters.suspend(self._scheduler.preempt())
-        self._scheduler.kv.flush()
+        self._scheduler.kv.cache.flush()
         if heads_rest:
             self._drafters.rest_heads()
 
@@ -324,7 +324,7 @@ class EngineCore:
         for number, recipe, features in made:
             session = self._scheduler.running.get(number)
             if session is not None and session.drafter.recipe == recipe:
-                self._scheduler.kv.recomputed(session, recipe, features)
+                self._scheduler.kv.prefixes.recomputed(session, recipe, features)
                 self._drafters.computed(session, features, now)
 
     def _result(

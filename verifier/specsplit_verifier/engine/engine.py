@@ -254,7 +254,7 @@ def core_of(
     scheduler = Scheduler(info, kv, max_sessions=settings.max_sessions)
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
-    features = FeatureSource(recipe, limits, kv.features)
+    features = FeatureSource(recipe, limits, kv.prefixes.features)
     lookup = Lookup(info.vocabulary, beside=settings.lookup_beside) if settings.lookup else None
     drafters = DrafterPool(info.vocabulary, settings.max_nodes, features, host, lookup=lookup)
     controllers = partial(controller_for, settings)

@@ -77,12 +77,12 @@ class Scheduler:
         admitted: list[Session] = []
         if not self.waiting or len(self.running) == self._max_sessions:
             return admitted
-        self.kv.share(self.running.values())
+        self.kv.prefixes.share(self.running.values())
         prefilling = [session for session in self.running.values() if session.prefilling]
         for session in list(self.waiting):
             if self.held and not session.begun:
                 break  # those that have begun stand before all others
-            if self.kv.awaits(session, prefilling):
+            if self.kv.prefixes.awaits(session, prefilling):
                 continue
             if len(self.running) == self._max_sessions or not self.kv.admit(session, len(self.running)):
                 break  # a large session must not starve
