@@ -15,7 +15,7 @@ from specsplit.values import Adaptive, Control, DrafterReport, Estimate, Load, P
 from specsplit.wire.checks import check
 from specsplit.wire.limits import MAX_MEMBERS
 from specsplit.wire.speculation import MOST_SECONDS, report_from_wire, report_to_wire
-from specsplit_verifier.engine.core import EngineStatistics
+from specsplit_verifier.engine.statistics import EngineStatistics
 from specsplit_verifier.report.reporter import Reporter
 from specsplit_verifier.sessions.drafter_record import FORGOTTEN, HALF_LIFE_S, DrafterRecord, Recently, RecordKey
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Endpoint, Sampling, Vocabulary
-from specsplit_verifier.drafters.pool import ALIKE, KNOWN_STEPS, DrafterPool, spread
+from specsplit_verifier.drafters.choice import ALIKE, KNOWN_STEPS, spread
+from specsplit_verifier.drafters.pool import DrafterPool
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
 from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.session import Session

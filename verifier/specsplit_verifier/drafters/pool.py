@@ -9,18 +9,19 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
-from specsplit.draft_events import FeaturesRead, Open, Refuse, ToDrafter, ToVerifier
+from specsplit.draft_events import FeaturesRead, Refuse, ToDrafter, ToVerifier
 from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, SpecsplitError
-from specsplit.features import FeatureLayout, FeatureNeed, Features
+from specsplit.features import Features
 from specsplit.membership import HandOver
 from specsplit.records import DraftCounters
-from specsplit.speculation import Grow, Mirror
+from specsplit.speculation import Grow
 from specsplit.values import Endpoint, Host, Plan, Vocabulary
+from specsplit_verifier.drafters.choice import spread, to_hand_over
 from specsplit_verifier.drafters.memory import DrafterMemory
+from specsplit_verifier.drafters.terms import Terms
 from specsplit_verifier.records.events import FromDrafter, Sends
-from specsplit_verifier.records.feed import FeatureSource, Feed, Overrun, Recipe
+from specsplit_verifier.records.feed import FeatureSource, Overrun
 from specsplit_verifier.records.step import Reroot
 from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
@@ -51,10 +52,7 @@ class DrafterPool:
 
         `lookup`: drafts for sessions that no drafter serves, or beside drafters; None: those go without, but for what a grammar forces.
         """
-        self._vocabulary = vocabulary
-        self._max_nodes = max_nodes
-        self._features = features
-        self._host = host or Host()
+        self._terms = Terms(vocabulary, max_nodes, features, host or Host())
         self._roster: Sequence[Endpoint] = ()
         self._lookup = lookup or Lookup(vocabulary, texts=False)
         self._memory = DrafterMemory()
@@ -127,65 +125,32 @@ class DrafterPool:
         if self._memory.cools_down(address, now):
             return False
         try:
-            feed = self._feed(session, drafter.features)
+            feed = self._terms.feed(session, drafter.features)
         except Incompatible as error:
             _log.warning("session %d: drafter %s does not fit: %s", session.id, address, error)
             session.refused_until[address] = math.inf
             return False
-        root = len(session.tokens) - 1
-        mirror = Mirror(session.id, session.tokens[-1], root, self._max_nodes, self._vocabulary.size)
         wait_policy, record = self._memory.recall(address, sampled)
-        movable = session.request.any_drafter
         beside = None
         if self._lookup.drafts_beside and not session.refused_by(LOOKUP, now):
             beside = self._lookup.beside(session, address, self._memory.recall(LOOKUP, sampled)[1])
         self._openings += 1
         attached = DraftSession(
-            address, mirror, wait_policy, feed, self.counters, record, beside, movable=movable, opening=self._openings
+            address,
+            self._terms.mirror(session),
+            wait_policy,
+            feed,
+            self.counters,
+            record,
+            beside,
+            movable=session.request.any_drafter,
+            opening=self._openings,
         )
         session.drafter.close()
         session.drafter = attached
-        self._tell(session, self._open_event(session, feed), *attached.begin(root, now))
+        opening = self._terms.opening(session, feed, self._step_us)
+        self._tell(session, opening, *attached.begin(len(session.tokens) - 1, now))
         return True
-
-    def _open_event(self, session: Session, feed: Feed | None) -> Open:
-        layout = FeatureLayout() if feed is None else feed.recipe.layout
-        tokens, request = tuple(session.tokens), session.request
-        return Open(
-            tokens,
-            request.sampling,
-            session.plan,
-            self._vocabulary,
-            self._max_nodes,
-            request.traceparent,
-            layout,
-            session.prompt_length,
-            self._step_us,
-            request.scope,
-            self._host,
-            request.constraint,
-            self._ends(session),
-        )
-
-    def _ends(self, session: Session) -> tuple[int, ...]:
-        """List the tokens that a drafter may draw where the constraint of a session lets its output end."""
-        if session.request.constraint is None:
-            return ()
-        return tuple(token for token in sorted(session.stops.token_ids) if token < self._vocabulary.size)
-
-    def _feed(self, session: Session, need: FeatureNeed) -> Feed | None:
-        recipe = self._recipe(need)
-        if recipe is None or self._features is None:
-            return None
-        return self._features.feed(session.id, recipe, session.drafter.feed, session.kv_length)
-
-    def _recipe(self, need: FeatureNeed) -> Recipe | None:
-        """Make the recipe of the features that a drafter needs; None if it needs none. Raises Incompatible if they cannot be made here."""
-        if not need:
-            return None
-        if self._features is None:
-            raise Incompatible(f"it needs features ({need}), and this verifier makes none")
-        return self._features.recipe(need)
 
     def _replace(self, session: Session, now: float) -> None:
         """Attach another drafter, if the session has use for one, and one is there that has not refused it and does not cool down.
@@ -257,7 +222,7 @@ class DrafterPool:
         """
         if self._memory.cools_down(order.target.address, now) or not self._feeds(order.target):
             return
-        for session in _to_hand_over(order, running, now):
+        for session in to_hand_over(order, running, now):
             self._detach(session, needed=True)
             # It comes back to that one, should it be preempted.
             session.request = replace(session.request, drafter=order.target)
@@ -266,7 +231,7 @@ class DrafterPool:
 
     def _feeds(self, drafter: Endpoint) -> bool:
         try:
-            self._recipe(drafter.features)
+            self._terms.recipe(drafter.features)
         except Incompatible as error:
             _log.warning("sessions are not handed over to drafter %s, which does not fit: %s", drafter.address, error)
             return False
@@ -361,54 +326,3 @@ class DrafterPool:
             session.drafter = NoDrafter(needed=needed, feed=session.drafter.feed if needed else None)
             if self._lookup.drafts_for(session):
                 self._retry_at = 0.0  # not here: a step may be in flight
-
-
-def _to_hand_over(order: HandOver, running: Iterable[Session], now: float) -> Sequence[Session]:
-    """Choose those with the shortest texts, which cost least to open anew; for another kind first those to which drafts have brought least.
-
-    Within a kind that would give the other drafter the hardest texts, by which it would seem to be the worse one.
-    """
-    willing = (
-        session
-        for session in running
-        if session.drafter.address == order.source
-        and session.sampled is order.sampled
-        and (session.request.any_drafter or not order.other_kind)
-        and not session.refused_by(order.target.address, now)
-    )
-
-    def place(session: Session) -> tuple[float, int]:
-        return session.counters.accepted_a_step if order.other_kind else 0.0, len(session.tokens)
-
-    return sorted(willing, key=place)[: order.sessions]
-
-
-ALIKE: Final = 0.8
-"""Drafters that bring at least this share of what the best brings to a step count as equally good."""
-KNOWN_STEPS: Final = 32
-"""Steps after which a drafter's results count; until then it counts as equally good too."""
-
-
-def spread(
-    drafters: Sequence[Endpoint], records: Mapping[RecordKey, DrafterRecord], *, sampled: bool
-) -> Sequence[Endpoint]:
-    """Order drafters, best first; those that are about as good as the first one for such text by how few sessions they have here."""
-    if not drafters:
-        return drafters
-    best = _brings(records.get((drafters[0].address, sampled)))
-    alike = [drafter for drafter in drafters if _alike(_brings(records.get((drafter.address, sampled))), best)]
-    others = [drafter for drafter in drafters if drafter not in alike]
-    return [*sorted(alike, key=lambda drafter: _sessions(drafter, records)), *others]
-
-
-def _alike(brings: float | None, best: float | None) -> bool:
-    return brings is None or best is None or brings >= ALIKE * best
-
-
-def _brings(record: DrafterRecord | None) -> float | None:
-    """Mean number of nodes accepted in a step; None: not known yet."""
-    return None if record is None or record.steps < KNOWN_STEPS else record.accepted / record.steps
-
-
-def _sessions(drafter: Endpoint, records: Mapping[RecordKey, DrafterRecord]) -> int:
-    return sum(records[drafter.address, text].sessions for text in (False, True) if (drafter.address, text) in records)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from specsplit.clock import Clock
-from specsplit.errors import InvalidRequest, SpecsplitError
+from specsplit.errors import SpecsplitError
 from specsplit.features import Features
-from specsplit.grammar import GrammarState
 from specsplit.membership import HandOver, PlanOrder, Roster
 from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
 from specsplit.records import PlanRecord, TurnCosts
-from specsplit.sessions import DecodeRequest, Finished, Preempted
+from specsplit.sessions import DecodeRequest, Preempted
 from specsplit.speculation import Draft
-from specsplit.values import Load, ModelInfo, NoDrafts, PromptLogprobs
+from specsplit.values import Load, ModelInfo
 from specsplit_verifier.drafters.pool import DrafterPool
+from specsplit_verifier.engine.statistics import EngineStatistics
 from specsplit_verifier.engine.stopwatch import Stopwatch
 from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.policy.planner import Pause, Planner, Schedule
@@ -38,32 +38,12 @@ from specsplit_verifier.records.feed import Recipe
 from specsplit_verifier.records.step import SessionResult, StepInput, StepOutput, StepResult, TreeInput
 from specsplit_verifier.records.undrafted import LATELY, Undrafted
 from specsplit_verifier.schedule.scheduler import Scheduler
-from specsplit_verifier.sessions.drafter_record import DrafterRecord, RecordKey
-from specsplit_verifier.sessions.no_drafter import NoDrafter
-from specsplit_verifier.sessions.session import Session, StopRule
-from specsplit_verifier.sessions.used_adapter import UsedAdapter
+from specsplit_verifier.schedule.submissions import Submissions
+from specsplit_verifier.sessions.session import Session
 
 _log = logging.getLogger(__name__)
 LONGEST_TOLD_S = 1000.0
 """The longest step that drafters are told of: the wire holds 32 bits of microseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatistics:
-    """How the engine stands."""
-
-    load: Load
-    """How busy it is, for heartbeats."""
-    plan: PlanRecord
-    """What sessions are under where their requests say nothing, and why."""
-    drafters: Mapping[RecordKey, DrafterRecord] = field(default_factory=dict[RecordKey, DrafterRecord])
-    """What every drafter has brought."""
-    token_s: float = 0.0
-    """What one more token costs in a step, in seconds."""
-    prefixes: tuple[int, ...] = ()
-    """Marks of pages with which texts begin; see `specsplit.prefix`."""
-    no_drafts: NoDrafts | None = None
-    """Why steps had no drafts lately; None: they had some, or there was no step."""
 
 
 class EngineCore:
@@ -72,11 +52,11 @@ class EngineCore:
     def __init__(
         self, info: ModelInfo, scheduler: Scheduler, planner: Planner, drafters: DrafterPool, clock: Clock
     ) -> None:
-        self._info = info
         self._planner = planner
         self._scheduler = scheduler
         self._drafters = drafters
         self._clock = clock
+        self._submissions = Submissions(info, scheduler, planner)
         self._outputs: list[tuple[int, Output]] = []
         self._steps = 0
         self._plan_switches = 0
@@ -122,6 +102,10 @@ class EngineCore:
         self._scheduler.kv.cache.blocks.tell()
         return outputs, self._drafters.outgoing()
 
+    def _tell(self, session: int, *outputs: Output) -> None:
+        """Have the caller of a session told."""
+        self._outputs += [(session, output) for output in outputs]
+
     def handle_cache(self, event: CacheEvent) -> None:
         """Do what is wanted of the prefix cache. No step is in flight."""
         cache = self._scheduler.kv.cache
@@ -159,9 +143,9 @@ class EngineCore:
         running, now = self._scheduler.running, self._clock.now()
         match event:
             case DecodeRequest():
-                self._submit(event)
+                self._tell(event.session, *self._submissions.submit(event))
             case Constrained():
-                self._submit(event.request, event.grammar)
+                self._tell(event.request.session, *self._submissions.submit(event.request, event.grammar))
             case Cancel():
                 session = self._scheduler.find(event.session)
                 if session is not None:
@@ -213,7 +197,7 @@ class EngineCore:
             session = scheduler.preempt()
             _log.info("session %d is preempted, for want of KV pages", session.id)
             self._drafters.suspend(session)
-            self._outputs.append((session.id, Preempted()))
+            self._tell(session.id, Preempted())
 
     @property
     def unfinished(self) -> int:
@@ -256,9 +240,9 @@ class EngineCore:
                 running[chunk.session].kv_length += chunk.num_tokens
         for number, piece in output.prompts:
             running[number].counters.told = piece.end
-            self._outputs.append((number, piece))
+            self._tell(number, piece)
         for number, error in output.failed.items():
-            self._outputs.append((number, error))
+            self._tell(number, error)
             self._end(running[number])
         for tree in step.trees:
             if tree.session in output.no_pick:
@@ -290,9 +274,9 @@ class EngineCore:
         )
         self._undrafted.step(tree.undrafted)
         if result.output is not None:
-            self._outputs.append((session.id, result.output))
+            self._tell(session.id, result.output)
         if result.finished is not None:
-            self._outputs.append((session.id, result.finished))
+            self._tell(session.id, result.finished)
             self._end(session)
         return result
 
@@ -316,7 +300,7 @@ class EngineCore:
             self._drafters.give_up(session, error)
             return
         _log.error("session %d ends: %s", session.id, error)
-        self._outputs.append((session.id, error))
+        self._tell(session.id, error)
         self._end(session, sound=False)
 
     def _hand_on(self, made: Iterable[tuple[int, Recipe, Features]], now: float) -> None:
@@ -355,42 +339,6 @@ class EngineCore:
             sessions=sessions,
             chunks=step.chunks,
             failed=output.failed,
-        )
-
-    def _submit(self, request: DecodeRequest, grammar: GrammarState | None = None) -> None:
-        try:
-            session = self._session(request, grammar)
-            if (reason := session.ended) is not None:
-                if session.telling:
-                    problem = "is set, but nothing is computed: all tokens are there, or the constraint allows none; leave it out"
-                    raise InvalidRequest("prompt_logprobs", problem)
-                ended = Finished(reason, None, session.usage, session.counters.totals)
-                self._outputs.append((session.id, ended))
-            else:
-                self._scheduler.submit(session)
-                self._tell_alone(session)
-        except SpecsplitError as error:
-            self._outputs.append((request.session, error))
-
-    def _tell_alone(self, session: Session) -> None:
-        """Of a prompt of one token nothing has to be computed: no token stands before it."""
-        if session.telling and session.prompt_length == 1:
-            session.counters.told = 1
-            self._outputs.append((session.id, PromptLogprobs(0, session.tokens[:1], ())))
-
-    def _session(self, request: DecodeRequest, grammar: GrammarState | None) -> Session:
-        """Raises InvalidRequest if prompt and output exceed the context, or there is no such adapter."""
-        adapter = UsedAdapter.of(self._info, request.adapter)
-        plan, stopping = self._planner.plan_of(request.plan), request.stopping
-        stops = StopRule(
-            self._scheduler.max_tokens_of(request.prompt_tokens, stopping.max_tokens, plan.num_draft_tokens),
-            stopping.ends(self._info.eos_token_ids),
-            stopping.min_tokens,
-        )
-        drafter = NoDrafter(needed=request.takes_drafter)
-        table, tokens = self._scheduler.kv.table(), list(request.tokens)
-        return Session(
-            request.session, request, plan, stops, table, tokens, 0, drafter, grammar=grammar, adapter=adapter
         )
 
     def _order(self, order: PlanOrder) -> None:

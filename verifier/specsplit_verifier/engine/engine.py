@@ -33,10 +33,11 @@ from specsplit.ranks.rank import Rank
 from specsplit.settings import VerifierSettings
 from specsplit.values import Host, ModelInfo
 from specsplit_verifier.drafters.pool import DrafterPool
-from specsplit_verifier.engine.core import EngineCore, EngineStatistics
+from specsplit_verifier.engine.core import EngineCore
 from specsplit_verifier.engine.inbox import Inbox
 from specsplit_verifier.engine.listener import Listener
 from specsplit_verifier.engine.pacer import Alone, InTurns
+from specsplit_verifier.engine.statistics import EngineStatistics
 from specsplit_verifier.engine.watchdog import Watchdog
 from specsplit_verifier.engine.weights import take_weights
 from specsplit_verifier.policy.adaptive.choice import controller_for

@@ -9,7 +9,7 @@ from specsplit.clock import Clock
 from specsplit.values import Control, DrafterReport, Estimate, Plan, SpeculationReport
 from specsplit.wire.limits import MAX_MEMBERS
 from specsplit.wire.speculation import MOST_SECONDS
-from specsplit_verifier.engine.core import EngineStatistics
+from specsplit_verifier.engine.statistics import EngineStatistics
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, DrafterSums, Recently
 
 
