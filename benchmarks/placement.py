@@ -26,7 +26,7 @@ from benchmarks.report import Row
 from specsplit.clock import ManualClock
 from specsplit.membership import Heartbeat, Register
 from specsplit.rpc.standing import Sources, Standing
-from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
+from specsplit.values import Adapter, DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
 from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement, choose_drafter
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.cluster.lease import Lease
@@ -57,6 +57,9 @@ PLACED: Final = 2_000
 """Placements that are timed with each size."""
 TARGET: Final = Vocabulary(50, "aa")
 TEXT: Final = PlacementRequest(range(64), 256)
+ADAPTER: Final = Adapter("polite", "0a")
+SHARE: Final = 8
+"""One of so many verifiers has the adapter."""
 COLUMNS: Final = {
     "who": "coordinators",
     "worst": "sessions on the worst verifier, of the mean",
@@ -70,6 +73,8 @@ COSTS: Final = {
     "members": "verifiers, and as many drafters",
     "us": "a placement, us",
     "all_us": "looking at all of them, us",
+    "adapter_us": "with an adapter that some have, us",
+    "full_us": "where all of these are full, us",
 }
 
 
@@ -85,8 +90,8 @@ class Scale:
 QUICK: Final = Scale(20, 40, 2_000)
 
 
-def verifier(number: int) -> Register:
-    return Register(f"verifier-{number}", "a:1", ModelInfo("toy", TARGET, 4096), PLACES)
+def verifier(number: int, adapters: tuple[Adapter, ...] = ()) -> Register:
+    return Register(f"verifier-{number}", "a:1", ModelInfo("toy", TARGET, 4096, adapters=adapters), PLACES)
 
 
 def drafter(number: int) -> Register:
@@ -309,12 +314,12 @@ def timed(size: int, placed: int = PLACED) -> Row:
     verifiers, drafters = VerifierPlacement(registry, chance), DrafterPlacement(scorer, chance)
     held = [_begun(registry, number) for number in range(round(TAKEN * PLACES * size))]
 
-    def drawn() -> Lease:
+    def drawn(wanted: PlacementRequest = TEXT) -> Lease:
         free_places(registry)
-        registry.model()
-        chosen = verifiers.choose(TEXT)
+        registry.model("" if wanted.adapter is None else wanted.adapter.name)
+        chosen = verifiers.choose(wanted)
         assert chosen is not None
-        lease = Lease(chosen, TEXT, lambda _: None)
+        lease = Lease(chosen, wanted, lambda _: None)
         lease.take_drafter(drafters.choose(registry, chosen, None, TARGET, sampled=False))
         return lease
 
@@ -326,18 +331,23 @@ def timed(size: int, placed: int = PLACED) -> Row:
         lease.take_drafter(choose_drafter(registry.drafters, None, TARGET, (), score))
         return lease
 
-    few = max(10, min(placed, 20_000 // size))
-    return {
+    few, wanted = max(10, min(placed, 20_000 // size)), PlacementRequest(range(64), 256, adapter=ADAPTER)
+    row: Row = {
         "members": size,
         "us": _microseconds(drawn, held, placed, chance),
         "all_us": _microseconds(all_of_them, held, few, chance),
+        "adapter_us": _microseconds(partial(drawn, wanted), [drawn(wanted)], placed, chance),
     }
+    while (chosen := verifiers.choose(wanted)) is not None:
+        Lease(chosen, wanted, lambda _: None)
+    return row | {"full_us": _median_us(partial(verifiers.choose, wanted), placed)}
 
 
 def _cluster(size: int) -> Registry:
     registry = Registry(TARGET, ManualClock(), 1e9)
     for number in range(size):
-        registry.on_heartbeat(registry.register(verifier(number)), Heartbeat(coordinators=1, home=True))
+        who = verifier(number, () if number % SHARE else (ADAPTER,))
+        registry.on_heartbeat(registry.register(who), Heartbeat(coordinators=1, home=True))
         registry.register(drafter(number))
     return registry
 
@@ -356,6 +366,15 @@ def _microseconds(place: Callable[[], Lease], held: list[Lease], times: int, cha
         held[at].release()
         begun = time.perf_counter()
         held[at] = place()
+        taken.append((time.perf_counter() - begun) * 1e6)
+    return statistics.median(taken)
+
+
+def _median_us(call: Callable[[], object], times: int) -> float:
+    taken = list[float]()
+    for _ in range(times):
+        begun = time.perf_counter()
+        call()
         taken.append((time.perf_counter() - begun) * 1e6)
     return statistics.median(taken)
 
@@ -386,6 +405,7 @@ def run(context: Context) -> None:
         {"places": PLACES, "taken": TAKEN, "placements": PLACED},
         ["Of one coordinator, the median: to see that there is room and what is served, to choose a verifier and a drafter, and to "
          "count the session on both.",
-         "Looking at all of them: the same choice among all verifiers and all drafters, as it was before; fewer placements."],
+         "Looking at all of them: the same choice among all verifiers and all drafters, as it was before; fewer placements.",
+         f"One of {SHARE} verifiers has the adapter; where these are full, it is found that the session has to wait."],
         partial(panels, rows=costs, name="members", keys={"us": COSTS["us"], "all_us": COSTS["all_us"]}),
     )  # fmt: skip

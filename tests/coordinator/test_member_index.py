@@ -15,17 +15,18 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from specsplit.clock import ManualClock
 from specsplit.errors import Unavailable
 from specsplit.membership import GroupRank, Heartbeat, Register
-from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
+from specsplit.values import Adapter, DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
 from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.cluster.placement import candidates, free_places
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
-from specsplit_coordinator.members.compatibility import compatible_info
+from specsplit_coordinator.members.compatibility import compatible_info, having
 from specsplit_coordinator.members.member_state import MemberState, kind_of
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.members.urn import Urn
 
 TARGET = Vocabulary(50, "aa")
 CONTEXTS = (256, 512)
+ADAPTERS = Adapter("a", "0a"), Adapter("b", "0b"), Adapter("c", "0c")
 LOST_AFTER_S = 2.0
 
 
@@ -41,9 +42,14 @@ class IndexedMembers(RuleBasedStateMachine):
         self.registry = Registry(TARGET, self.clock, LOST_AFTER_S)
         self.names = 0
 
-    @rule(target=there, context=st.sampled_from(CONTEXTS), places=st.integers(1, 3))
-    def verifier_joins(self, context: int, places: int) -> MemberState:
-        return self.join(ModelInfo("toy", TARGET, context), places)
+    @rule(
+        target=there,
+        context=st.sampled_from(CONTEXTS),
+        places=st.integers(1, 3),
+        adapters=st.lists(st.sampled_from(ADAPTERS), unique=True),
+    )
+    def verifier_joins(self, context: int, places: int, adapters: list[Adapter]) -> MemberState:
+        return self.join(ModelInfo("toy", TARGET, context, adapters=tuple(adapters)), places)
 
     @rule(
         target=there,
@@ -123,15 +129,21 @@ class IndexedMembers(RuleBasedStateMachine):
         members = {each.member_id for each in registry.members}
         taking = [each for each in registry.verifiers if not each.closed_because]
         assert {each.member_id for each in (*registry.verifiers, *registry.drafters)} == members
-        assert {*index.open} == {*taking}
-        assert {*index.with_room} == {each for each in taking if each.has_free_place}
-        assert {*index.at_home} == {each for each in index.with_room if each.at_home}
+        there = index.choices.all
+        assert {*there.open} == {*taking}
+        assert {*there.with_room} == {each for each in taking if each.has_free_place}
+        assert {*there.at_home} == {each for each in there.with_room if each.at_home}
         assert (index.sessions, index.own, index.places) == (
             sum(each.sessions for each in taking),
             sum(each.running for each in taking),
             sum(each.who.max_sessions for each in taking),
         )
         assert index.page_sizes == Counter(each.load.page_size for each in taking if each.load.page_size)
+        for adapter in ADAPTERS:
+            choices, have = index.choices.having(adapter), {*having(registry.verifiers, adapter)}
+            assert {*choices.open} == {*there.open} & have
+            assert {*choices.with_room} == {*there.with_room} & have
+            assert {*choices.at_home} == {*there.at_home} & have
         assert {*index.failing} == {each for each in taking if each.breaker.failures}
 
     @invariant()

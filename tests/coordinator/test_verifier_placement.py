@@ -12,7 +12,17 @@ from specsplit.clock import ManualClock
 from specsplit.errors import Unavailable
 from specsplit.membership import GroupRank, Heartbeat, Register
 from specsplit.prefix import first_marks
-from specsplit.values import DrafterInfo, DrafterKind, DrafterReport, Load, ModelInfo, SpeculationReport, Vocabulary
+from specsplit.values import (
+    Adapter,
+    DrafterInfo,
+    DrafterKind,
+    DrafterReport,
+    Load,
+    ModelInfo,
+    SpeculationReport,
+    Vocabulary,
+)
+from specsplit_coordinator.cluster import verifier_placement
 from specsplit_coordinator.cluster.drafter_placement import FEW as FEW_DRAFTERS
 from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
@@ -20,7 +30,7 @@ from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.cluster.outlook import Outlook
 from specsplit_coordinator.cluster.placement import choose_verifier
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
-from specsplit_coordinator.cluster.verifier_placement import FEW, VerifierPlacement
+from specsplit_coordinator.cluster.verifier_placement import FEW, KNOWN, VerifierPlacement
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 
@@ -135,6 +145,25 @@ def test_where_many_have_room_all_get_about_as_many() -> None:
         Lease(chosen, WANTED, lambda _: None)
     assert {member.running for member in members} <= {1, 2, 3}
     assert sum(member.running == 2 for member in members) > MANY / 2
+
+
+def test_of_many_that_have_an_adapter_a_few_are_looked_at_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, adapter, looked_at = make_registry(), Adapter("polite", "0a"), list[int]()
+    for number in range(2 * MANY):
+        info = ModelInfo("toy", TARGET, 2048, adapters=(adapter,) if number % 2 else ())
+        report(registry, registry.register(Register(f"v{number}", "a:1", info, 4)), prefixes=tuple(WANTED.marks(16)))
+    having = verifier_placement.having
+    monkeypatch.setattr(
+        verifier_placement, "having", lambda them, wanted: (looked_at.append(len(them)), having(them, wanted))[1]
+    )
+    placement, wanted = VerifierPlacement(registry, Random(1)), PlacementRequest(range(100), 50, adapter=adapter)
+    held = [Lease(chosen, wanted, lambda _: None) for _ in range(4 * MANY) if (chosen := placement.choose(wanted))]
+    assert len(held) == 4 * MANY, "they are full, and no session was turned away before"
+    assert {lease.verifier.running for lease in held} == {4} and not any(
+        each.running for each in registry.verifiers[::2]
+    )
+    assert placement.choose(wanted) is None
+    assert max(looked_at) <= KNOWN
 
 
 def test_of_many_those_that_have_the_beginning_of_the_text_are_looked_at() -> None:

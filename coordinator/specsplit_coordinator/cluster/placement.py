@@ -36,7 +36,7 @@ def candidates(verifiers: Sequence[MemberState]) -> list[MemberState]:
 def free_places(registry: Registry) -> int:
     """Sessions that verifiers have room for now. Raises Unavailable if no verifier takes sessions and none is expected back."""
     index = registry.index.verifiers
-    if not index.open and not registry.awaited:
+    if not index.choices.all.open and not registry.awaited:
         candidates(registry.verifiers)  # says why
     return index.free_places
 

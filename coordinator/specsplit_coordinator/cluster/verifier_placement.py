@@ -2,7 +2,8 @@
 
 Some are drawn of those that are at home here, some of all that have room, and some of those that have the beginning of the text. Drawing
 few also keeps coordinators apart that know the same (M. Mitzenmacher: The Power of Two Choices in Randomized Load Balancing, 2001). Where
-few have room all of these are looked at. If none that is drawn can take the session, every verifier is looked at.
+few have room all of these are looked at. If none that is drawn can take the session, every verifier is looked at. For a session with an
+adapter all of this is said of the verifiers that have it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class VerifierPlacement:
         self, wanted: PlacementRequest, *, sound_s: float | None = None, patient: bool = False
     ) -> MemberState | None:
         """Choose a verifier with a free place; None if the session has to wait. Arguments and errors are those of `choose_verifier`."""
-        if self._index.open and not self._index.with_room and not patient and sound_s is None:
+        choices = self._index.choices.having(wanted.adapter)
+        if choices.open and not choices.with_room and not patient and sound_s is None:
             return None  # all are full; else there may be a reason not to wait for one of them
         outlook = Outlook.of(self._index)
         best = self._best(wanted, 1, sound_s, outlook)
@@ -72,18 +74,16 @@ class VerifierPlacement:
         return choose_verifier(fit, wanted, sound_s=sound_s, outlook=outlook) if fit else None
 
     def _drawn(self, wanted: PlacementRequest, times: int) -> Sequence[MemberState]:
-        index, chance = self._index, self._chance
-        if wanted.adapter is not None:
-            return having(self._registry.verifiers, wanted.adapter)
-        if len(index) <= FEW * times:
+        index, chance, choices = self._index, self._chance, self._index.choices.having(wanted.adapter)
+        if wanted.adapter is None and len(index) <= FEW * times:
             return self._registry.verifiers
-        if len(index.with_room) <= FEW * times:
-            return [*index.with_room]
-        drawn = index.at_home.draw(AT_HOME * times, chance)
-        if len(index.at_home) < len(index.with_room):
-            drawn += index.with_room.draw(ANYWHERE * times, chance)
+        if len(choices.with_room) <= FEW * times:
+            return [*choices.with_room]
+        drawn = choices.at_home.draw(AT_HOME * times, chance)
+        if len(choices.at_home) < len(choices.with_room):
+            drawn += choices.with_room.draw(ANYWHERE * times, chance)
         for page_size in index.page_sizes:
-            drawn += index.prefixes.draw(wanted.marks(page_size), KNOWN, chance)
+            drawn += having(index.prefixes.draw(wanted.marks(page_size), KNOWN, chance), wanted.adapter)
         return [*dict.fromkeys(drawn)]
 
 

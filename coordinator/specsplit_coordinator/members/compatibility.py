@@ -49,7 +49,7 @@ def having(verifiers: Sequence[MemberState], adapter: Adapter | None) -> Sequenc
     """Find the verifiers that have this very adapter; None: all of them are meant."""
     if adapter is None:
         return verifiers
-    return [each for each in verifiers if isinstance(each.who.role, ModelInfo) and adapter in each.who.role.adapters]
+    return [each for each in verifiers if adapter in each.adapters]
 
 
 def check_controller(control: Control, verifiers: Sequence[MemberState]) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 
 from specsplit.membership import HandOver, Heartbeat, Member, Register, WaveReport
 from specsplit.values import (
+    Adapter,
     Control,
     DrafterInfo,
     DrafterKind,
@@ -122,6 +123,11 @@ class MemberState:
     def at_home(self) -> bool:
         """True if this coordinator should place most of its sessions: it is the only one, or the one that the member calls its home."""
         return self.report.home or not self.shared
+
+    @cached_property
+    def adapters(self) -> frozenset[Adapter]:
+        """The adapters of a verifier."""
+        return frozenset(self.who.role.adapters) if isinstance(self.who.role, ModelInfo) else frozenset()
 
     @property
     def prefixes(self) -> tuple[int, ...]:

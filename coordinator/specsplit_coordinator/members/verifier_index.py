@@ -1,7 +1,7 @@
 """The verifiers of a cluster as a placement asks for them: by room, by what they have cached, and what they have in sum.
 
 Nothing here is looked for: it is kept up as members come, go, drain, report, and get and lose sessions, in O(1) for each, apart from the
-pages that a report adds or drops. Pure.
+pages that a report adds or drops, and apart from the adapters of one that begins or ceases to have room. Pure.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from specsplit.values import ModelInfo
+from specsplit_coordinator.members.choices import OUT, ChoicesByAdapter, Standing
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.prefix_index import PrefixIndex
 from specsplit_coordinator.members.urn import Urn
@@ -26,6 +27,7 @@ class _Counted:
     places: int = 0
     page_size: int = 0
     prefixes: tuple[int, ...] = ()
+    standing: Standing = OUT
 
 
 NOTHING = _Counted()
@@ -36,12 +38,8 @@ class VerifierIndex:
 
     def __init__(self) -> None:
         self._counted: dict[MemberState, _Counted] = {}
-        self.open: Urn[MemberState] = Urn()
-        """Verifiers that take sessions, full ones included."""
-        self.with_room: Urn[MemberState] = Urn()
-        """Verifiers that take sessions and have a free place."""
-        self.at_home: Urn[MemberState] = Urn()
-        """Verifiers with a free place whose home this coordinator is."""
+        self.choices = ChoicesByAdapter()
+        """Verifiers that a session may be placed on."""
         self.failing: Urn[MemberState] = Urn()
         """Verifiers that take sessions, have failed one, and have answered none since."""
         self.prefixes = PrefixIndex()
@@ -69,7 +67,7 @@ class VerifierIndex:
             self._models[_model_of(verifier)] += 1 if present else -1
         now = _count(verifier) if present else NOTHING
         self._sum_up(before or NOTHING, now)
-        self._sort(verifier, now)
+        self._sort(verifier, before or NOTHING, now)
         self.prefixes.update(verifier, () if before is None else before.prefixes, now.prefixes)
         if present:
             self._counted[verifier] = now
@@ -90,7 +88,7 @@ class VerifierIndex:
     def free_places(self) -> int:
         """Sessions that there is room for; those on verifiers that have just failed count only where all have."""
         cooling = [verifier for verifier in self.failing if not verifier.breaker.admits]
-        if len(cooling) == len(self.open):
+        if len(cooling) == len(self.choices.all.open):
             return self._free
         return self._free - sum(verifier.free_places for verifier in cooling)
 
@@ -103,11 +101,10 @@ class VerifierIndex:
             self._page_sizes[before.page_size] -= 1
             self._page_sizes[now.page_size] += 1
 
-    def _sort(self, verifier: MemberState, now: _Counted) -> None:
-        self.open.hold(verifier, held=now.places > 0)
-        self.with_room.hold(verifier, held=now.free > 0)
-        self.at_home.hold(verifier, held=now.free > 0 and verifier.at_home)
+    def _sort(self, verifier: MemberState, before: _Counted, now: _Counted) -> None:
         self.failing.hold(verifier, held=now.places > 0 and verifier.breaker.failures > 0)
+        if before.standing != now.standing:
+            self.choices.hold(verifier, now.standing)
 
 
 def _model_of(verifier: MemberState) -> ModelInfo:
@@ -122,4 +119,6 @@ def _count(verifier: MemberState) -> _Counted:
         return NOTHING
     load = verifier.load
     sessions, places = verifier.sessions, verifier.who.max_sessions
-    return _Counted(verifier.free_places, sessions, verifier.running, places, load.page_size, verifier.prefixes)
+    free = verifier.free_places
+    standing = Standing(places > 0, free > 0, free > 0 and verifier.at_home)
+    return _Counted(free, sessions, verifier.running, places, load.page_size, verifier.prefixes, standing)
