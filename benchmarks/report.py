@@ -42,6 +42,8 @@ class Report:
     settings: dict[str, object] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """Sentences: aims met or not, what stands in for what."""
+    below: list[Report] = field(default_factory=list)
+    """More tables, each with its title and notes."""
 
     def show(self, console: Console) -> None:
         """Print the table and the notes."""
@@ -53,20 +55,22 @@ class Report:
         console.print(table)
         for note in self.notes:
             console.print(f"- {note}", highlight=False, markup=False)
+        for other in self.below:
+            other.show(console)
 
     def markdown(self) -> str:
         """The report as Markdown, with the machine and the command below."""
-        lines = [
-            f"# {self.title}",
-            "",
-            "| " + " | ".join(self.columns.values()) + " |",
-            "|---" * len(self.columns) + "|",
-        ]
-        lines += ["| " + " | ".join(_cell(row[key]) for key in self.columns) + " |" for row in self.rows]
-        lines += ["", *(f"* {note}" for note in self.notes), ""]
+        lines = [f"# {self.title}", "", *self.table(), "", *(f"* {note}" for note in self.notes), ""]
+        for other in self.below:
+            lines += [f"## {other.title}", "", *other.table(), "", *(f"* {note}" for note in other.notes), ""]
         lines += [f"Settings: {', '.join(f'{k} {v}' for k, v in self.settings.items())}.", ""] if self.settings else []
         lines += [f"Measured with {', '.join(f'{k} {v}' for k, v in self.machine.items())}.", ""]
         return "\n".join(lines)
+
+    def table(self) -> list[str]:
+        """The rows as lines of Markdown."""
+        lines = ["| " + " | ".join(self.columns.values()) + " |", "|---" * len(self.columns) + "|"]
+        return lines + ["| " + " | ".join(_cell(row[key]) for key in self.columns) + " |" for row in self.rows]
 
     def write(self, folder: Path, draw: Callable[[Figure], None]) -> list[Path]:
         """Write `<name>.json`, `.md` and `.png` into `folder`; `draw` fills the plot."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.gpu.budget import PAGE, measured, written
 from benchmarks.gpu.card import problem
 from benchmarks.gpu.child import Order, run
 from benchmarks.gpu.findings import Figure, Findings
@@ -58,6 +59,8 @@ def main(words: Sequence[str]) -> None:
     run = Run(options, context.console, time.monotonic() + options.seconds, lambda found: context.keep(told(found)))
     findings = run.all(options.part)
     context.write(told(findings))
+    if scale_of(options) == FULL and (found := measured(findings)):
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
     failures = failing(findings)
     for failure in failures or ["nothing"]:
         context.console.print(f"FAILED: {failure}", highlight=False, markup=False, soft_wrap=True)

@@ -39,6 +39,18 @@ class Skipped:
     """True: it was begun, and ended with an error or was stopped. False: it was left out, or its time was over."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What one kernel takes of a step, all its launches together."""
+
+    name: str
+    kind: str
+    count: int
+    us: float
+    share: float
+    """Of the time of all kernels."""
+
+
 @dataclass
 class Findings:
     """What one part, or several, have found."""
@@ -48,8 +60,10 @@ class Findings:
     skips: list[Skipped] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
     """What one must know to read the figures: hardware, versions, which attention was used."""
+    kernels: list[Kernel] = field(default_factory=list)
+    """Those of a step, the one that takes most first."""
     tell: Callable[[str, object], None] = lambda kind, found: None
-    """Called with each of them: "figure", "skipped" or "fact"."""
+    """Called with each of them: "figure", "skipped", "kernel" or "fact"."""
 
     def figure(self, what: str, name: str, value: float, unit: str = "") -> None:
         """Keep a number that was measured once, or counted."""
@@ -71,9 +85,15 @@ class Findings:
         self.facts[name] = value
         self.tell("fact", {name: value})
 
+    def kernel(self, found: Kernel) -> None:
+        """Keep what a kernel takes."""
+        self.kernels.append(found)
+        self.tell("kernel", asdict(found))
+
     def add(self, found: Findings) -> None:
         """Take over what another part has found."""
         self.figures += found.figures
+        self.kernels += found.kernels
         self.skips += found.skips
         self.facts |= found.facts
 
@@ -96,6 +116,8 @@ class Findings:
                 self._keep(Figure(**found))
             case "skipped":
                 self.skips.append(Skipped(**found))
+            case "kernel":
+                self.kernel(Kernel(**found))
             case _:
                 self.facts |= found
 

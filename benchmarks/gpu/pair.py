@@ -13,7 +13,6 @@ or ended.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import subprocess
@@ -25,11 +24,10 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
-import torch
-
 from benchmarks.drafter_process import drafter as process_of
 from benchmarks.gpu.child import Order, run
 from benchmarks.gpu.job import Job
+from benchmarks.gpu.trace import profiling, seen
 from benchmarks.lab.ledger import covered_s
 from benchmarks.prompts import held_out
 from benchmarks.rank import Generated, generate, rank, recorded, request
@@ -209,12 +207,9 @@ async def _profile(
     """Write a short text more, while the profiler notes when the device computes for this process."""
     made.clear()
     try:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        with profiling(job.device) as profiler:
             await _write(verifier, prompts, job.scale.new // 3, drafter)
-        with tempfile.TemporaryDirectory() as folder:
-            trace = Path(folder) / "trace.json"
-            profiler.export_chrome_trace(str(trace))
-            spans = list(device_spans(json.loads(trace.read_text())["traceEvents"]))
+        spans = [(span.start, span.end) for span in seen(profiler, job.device)]
     except RuntimeError as error:
         job.findings.skipped(f"{name}, share of the time in which the device computes", f"the profiler failed: {error}")
         return
@@ -225,11 +220,3 @@ async def _profile(
     whole = max(end for _, end in spans) - min(start for start, _ in spans)
     job.findings.figure(name, "device at work for the verifier", covered_s(spans) / whole, "of the time")
     job.findings.figure(name, "device idle, by step", (whole - covered_s(spans)) / max(1, len(made)), "us")
-
-
-def device_spans(events: Sequence[dict[str, object]]) -> Iterator[tuple[float, float]]:
-    """(start, end) of everything that a device did, in microseconds, out of a Chrome trace."""
-    for event in events:
-        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
-            start = float(str(event["ts"]))
-            yield start, start + float(str(event["dur"]))

@@ -11,6 +11,7 @@ from benchmarks.gpu.job import Job
 from benchmarks.gpu.kernels import kernels
 from benchmarks.gpu.pair import pair
 from benchmarks.gpu.parity import KINDS, parity
+from benchmarks.gpu.profile import profile
 from benchmarks.gpu.rates import rates
 from benchmarks.gpu.verify import verify
 
@@ -36,7 +37,7 @@ PARTS = (
             f"parity {files or 'others'}",
             f"tests that need a GPU: {files or 'the others'}",
             partial(parity, files=files),
-            32,
+            30,
             15,
         )
         for files in (*KINDS, "")
@@ -51,10 +52,11 @@ PARTS = (
         32,
         20,
     ),
-    Part("pair", "verifier and drafter, two processes on one device", pair, 50, 30),
-    Part("rates", "tokens/s with and without drafters, and generate", rates, 60, 40),
+    Part("profile", "one replay, kernel by kernel", profile, 30, 20),
+    Part("pair", "verifier and drafter, two processes on one device", pair, 47, 30),
+    Part("rates", "tokens/s with and without drafters, and generate", rates, 55, 40),
     Part("verify pocket", "steps of the pocket target", partial(verify, name="pocket"), 12, 8),
-    Part("verify 1B", "steps of a 1B target", partial(verify, name="1B"), 22, 12),
+    Part("verify 1B", "steps of a 1B target", partial(verify, name="1B"), 20, 12),
 )
 """What is right comes before what is fast, and what there is an aim for before the rest. Together they take no longer than all may."""
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from benchmarks.gpu.aims import aim_of, unmeasured
-from benchmarks.gpu.findings import Figure, Findings
+from benchmarks.gpu.budget import budget, measured
+from benchmarks.gpu.findings import Figure, Findings, Kernel
 from benchmarks.report import Report, Row
 
 COLUMNS = {
     "part": "part", "what": "of what", "name": "figure", "value": "median", "unit": "unit", "quartiles": "quartiles",
     "repeats": "of", "aim": "aim", "met": "met",
 }  # fmt: skip
+NAME = 90
+"""Characters that are shown of a kernel's name, which may have thousands."""
 NO_GPU = "NO GPU FIGURES: a dry run, tiny shapes on a CPU, which shows that every part works and nothing else."
 
 
@@ -27,7 +30,21 @@ def report(findings: Findings, machine: dict[str, object], settings: dict[str, o
         machine | findings.facts,
         settings,
         [*([NO_GPU] if cpu else []), *skipped_notes(findings), *([] if cpu else NOTES)],
+        [kernels_table(findings), budget(measured(findings))],
     )
+
+
+def kernels_table(findings: Findings) -> Report:
+    """The kernels of one replay."""
+    columns = {"name": "kernel", "kind": "kind", "count": "launches", "us": "us", "share": "share"}
+    rows = [_kernel(each) for each in findings.kernels]
+    notes = [] if rows else ["There is no profile: see what was skipped."]
+    return Report("gpu_kernels", "One step of 1 token of 8B, kernel by kernel", columns, rows, {}, notes=notes)
+
+
+def _kernel(found: Kernel) -> Row:
+    row: Row = asdict(found)
+    return row | {"name": found.name[:NAME], "share": f"{found.share:.1%}"}
 
 
 def skipped_notes(findings: Findings) -> list[str]:

@@ -112,30 +112,35 @@ class Measurement:
 
     def run(self) -> None:
         """Measure as many sizes as there is time for."""
-        self._prefill()
+        self.prefill()
         seconds: dict[int, float] = {}
         for size in self._job.scale.tree_tokens:
             if self._job.left_s < 2:
                 self._job.findings.skipped(f"{self._name}, {_tokens(size)}", "the time of the part was over")
                 continue
-            seconds[size] = self._measure(size, Sampling())
+            seconds[size] = self.measure(size, Sampling())
             if size > 1 and 1 in seconds:
                 self._figure(f"{_tokens(size)} / {_tokens(1)}", seconds[size] / seconds[1])
-        self._measure(1, Sampling(temperature=1.0, seed=7), ", sampled")
+        self.measure(1, Sampling(temperature=1.0, seed=7), ", sampled")
         if 1 in seconds:
             self._against_the_floor(seconds[1])
 
     def _against_the_floor(self, step_s: float) -> None:
+        floor_s = self.floor_s()
+        self._figure("memory floor", floor_s * 1e3, "ms")
+        self._figure("step / memory floor", step_s / floor_s)
+
+    def floor_s(self) -> float:
+        """Seconds in which the device copies as much as a step of 1 token reads."""
         bytes_read = Bytes.of(self._runner.target).read(self._committed + 1)
         size = max(self._job.scale.copy_bytes)
         rate = spread(bandwidths(self._job.device, size, self._job.scale.repeats)).median
         self._figure("read by a step of 1 token", bytes_read / 1e9, "GB")
-        self._figure("memory floor", bytes_read / rate * 1e3, "ms")
-        self._figure("step / memory floor", step_s / (bytes_read / rate))
+        return bytes_read / rate
 
-    def _measure(self, size: int, sampling: Sampling, suffix: str = "") -> float:
+    def measure(self, size: int, sampling: Sampling, suffix: str = "") -> float:
         """The median of a step of `size` tokens, in seconds."""
-        step, steps, forwards = self._step(size, sampling), list[float](), list[float]()
+        step, steps, forwards = self.step(size, sampling), list[float](), list[float]()
         self._runner.target.capture_for(step.rows)
         for repeat in range(WARM_UP + self._job.scale.repeats):
             wait(self._job.device)
@@ -150,13 +155,15 @@ class Measurement:
         self._figures(f"forward of {_tokens(size)}{suffix}", forwards)
         return spread(steps).median
 
-    def _prefill(self) -> None:
+    def prefill(self) -> None:
+        """Compute the KV of the tokens in front of all trees."""
         tokens = self._drawn(self._committed)
         chunk = ChunkInput.chunk(tokens, self._table.upto(self._committed), session=0, first=0)
         for error in self._runner.run(StepInput(chunks=[chunk])).failed.values():
             raise error
 
-    def _step(self, size: int, sampling: Sampling) -> StepInput:
+    def step(self, size: int, sampling: Sampling) -> StepInput:
+        """A step that verifies a tree of `size` tokens."""
         tokens, parents = self._drawn(size), [(node - 1) // TOPK if node else -1 for node in range(size)]
         depths = [0] * size
         for node in range(1, size):

@@ -17,12 +17,13 @@ from benchmarks import context
 from benchmarks.gpu import command
 from benchmarks.gpu import kernels as gpu_kernels
 from benchmarks.gpu.aims import AIMS
+from benchmarks.gpu.budget import ATTENTION, ELEMENTWISE, FLOOR, HOST, PRODUCTS, STEP
 from benchmarks.gpu.card import problem
 from benchmarks.gpu.child import GRACE_S, Order, run
 from benchmarks.gpu.findings import Figure, Findings, Skipped
 from benchmarks.gpu.job import DRY, Job
 from benchmarks.gpu.kernels import kernels
-from benchmarks.gpu.pair import ALONE, HIT, HIT_WAITED, MISS, device_spans, gaps_of, pair
+from benchmarks.gpu.pair import ALONE, HIT, HIT_WAITED, MISS, gaps_of, pair
 from benchmarks.gpu.parity import KINDS, ROOT, chosen, counted, failed, gpu_tests, skipped
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.rates import rates
@@ -30,7 +31,6 @@ from benchmarks.gpu.table import NO_GPU, report
 from benchmarks.gpu.targets import CONFIGS, write_config
 from benchmarks.gpu.verify import Bytes, verify
 from benchmarks.gpu.wide import widen
-from benchmarks.lab.ledger import covered_s
 from specsplit.cli.folders import drafts_beside
 from specsplit.clock import SystemClock
 from specsplit.model import CausalLM, PageTable, Row
@@ -76,18 +76,6 @@ def test_a_host_gap_is_from_one_step_to_the_next_less_the_forward_by_what_came_b
     assert {kind: [round(each) for each in gaps] for kind, gaps in found.items()} == {
         HIT: [100], HIT_WAITED: [10_000], MISS: [200], "host gap": [400],
     }  # fmt: skip
-
-
-def test_what_a_device_did_at_once_counts_once() -> None:
-    kinds = [
-        ("kernel", 0, 10),
-        ("gpu_memcpy", 5, 10),
-        ("cpu_op", 0, 100),
-        ("kernel", 20, 1),
-        ("gpu_memset", 20.25, 0.5),
-    ]
-    events = [{"cat": kind, "ts": start, "dur": length} for kind, start, length in kinds]
-    assert covered_s(list(device_spans(events))) == 16.0
 
 
 def test_the_outcomes_of_tests_are_counted_with_workers_and_without_and_not_again_in_the_summary() -> None:
@@ -262,7 +250,7 @@ def test_where_there_is_no_other_attention_it_is_said_why(
 
 ISSUED = (
     "machine", "kernels", "parity triton", "parity graphs", "parity flashinfer", "parity others", "verify 8B",
-    "verify 8B unfused", "verify 8B other", "verify 8B other unfused", "pair", "rates", "verify pocket", "verify 1B",
+    "verify 8B unfused", "verify 8B other", "verify 8B other unfused", "profile", "pair", "rates", "verify pocket", "verify 1B",
 )  # fmt: skip
 """What is right before what is fast, and kernels before both."""
 
@@ -333,7 +321,9 @@ def test_a_dry_run_starts_every_part_and_each_ends_or_skips_by_itself(
     for name in ISSUED:
         assert f"| {name} |" in text or f"Skipped in {name}: " in text, name
     assert "step of 16 tokens" in text and "Skipped in kernels: attention = triton" in text
-    assert "seconds left" not in text and "s left" not in text
+    for name in (FLOOR, PRODUCTS, ELEMENTWISE, ATTENTION, HOST, STEP):
+        assert f"| profile | 8B | {name} |" in text, name
+    assert "aten::" in text and "s left" not in text
 
 
 def test_when_the_time_is_over_what_was_not_measured_is_told() -> None:

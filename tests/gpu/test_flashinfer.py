@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row
-from specsplit.model.attention.backends import choose_backend
+from specsplit.model.attention.backends import obstacle_over
+from specsplit.model.attention.choosing import ON_A_GPU, backend_over
 from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle
 from specsplit.model.attention.flashinfer.plan import WHOLE_MASK
+from specsplit.model.attention.interface import AttentionBackend
+from specsplit.model.attention.measuring import step_seconds
 from specsplit.model.attention.softmax import SINKS
 from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.pages.geometry import Layer, Span
@@ -49,7 +52,7 @@ def _compare(page_size: int, group: int, head_dim: int, dtype: torch.dtype, stor
         torch.manual_seed(20)
         kv = batches.filled(group, head_dim, dtype, GPU, stored)
         new = batches.tokens(group, head_dim, dtype, GPU)
-        assert choose_backend("auto", kv) == "flashinfer"
+        assert obstacle_over("flashinfer", kv) is None
         backend = FlashInferAttention(kv, page_size, whole_mask=whole_mask)
         found = backend.plan(batches.batch(GPU)).attend(0, *new, None, {})
         expected = TorchAttention(kv, page_size).plan(batches.batch(GPU)).attend(0, *new, None, {})
@@ -78,7 +81,7 @@ def test_windows_chunks_soft_caps_and_sinks_are_computed_as_torch_does(
         kv = KVCache(Geometry(layers), batches.pool.num_slots, dtype, GPU)
         for tensor in kv.tensors:
             tensor.normal_()
-        assert choose_backend("auto", kv) == "flashinfer"
+        assert obstacle_over("flashinfer", kv) is None
         mine = FlashInferAttention(kv, page_size, whole_mask=whole_mask).plan(batches.batch(GPU))
         theirs = TorchAttention(kv, page_size).plan(batches.batch(GPU))
         count, tolerance = sum(row.num_tokens for row in batches.rows), 2e-2 if dtype == torch.bfloat16 else 4e-3
@@ -106,7 +109,7 @@ def test_latents_are_attended_to_as_torch_does(page_size: int, heads: int, dtype
         kv = KVCache(Geometry((Layer(heads, 1, 576, 512, values_in_keys=True),)), batches.pool.num_slots, dtype, GPU)
         for tensor in kv.tensors:
             tensor.normal_()
-        assert choose_backend("auto", kv) == "flashinfer"
+        assert obstacle_over("flashinfer", kv) is None
         count, tolerance = sum(row.num_tokens for row in batches.rows), 2e-2 if dtype == torch.bfloat16 else 4e-3
         query, key = (torch.randn(1, each, count, 576, device=GPU).to(dtype) for each in (heads, 1))
         found, expected = (
@@ -116,6 +119,25 @@ def test_latents_are_attended_to_as_torch_does(page_size: int, heads: int, dtype
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
     law()
+
+
+def test_auto_is_what_its_measurement_says() -> None:
+    """It is FlashInfer's where nothing is measured, and else the faster of those that can be had."""
+    pool = PagePool(8 * 4096 // 16, 16)
+    kv = KVCache(Geometry.uniform(4, 32, 8, 128), pool.num_slots + 16, torch.bfloat16, GPU)
+    took = dict[type[AttentionBackend], float]()
+
+    def seconds(backend: AttentionBackend) -> float | None:
+        measured = step_seconds(backend, kv, pool)
+        assert measured is not None
+        took[type(backend)] = measured
+        return measured
+
+    name, chosen = backend_over("auto", kv, 16, seconds)
+    had = [each for each in ON_A_GPU if obstacle_over(each, kv) is None]
+    assert len(took) == (len(had) if len(had) > 1 else 0) and name in had
+    assert not took or type(chosen) is min(took, key=took.__getitem__)
+    assert backend_over("auto", kv, 16)[0] == "flashinfer"
 
 
 def test_a_plan_waits_for_nothing_on_the_device() -> None:
