@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -32,18 +34,21 @@ class Gateway(Process):
         listen: str,
         listener: Listener | None = None,
         start_timeout_s: float = 60.0,
+        adapters: Sequence[str] = (),
     ) -> None:
-        """Starts it. `coordinator`: host:port. `listen`: host:port of HTTP; port 0 takes any free one.
+        """Starts it. `coordinator`: host:port, and `adapters` those of its ports for adapters.
 
-        Raises Unavailable if the gateway is not installed.
+        `listen`: host:port of HTTP; port 0 takes any free one. Raises Unavailable if the gateway is not installed.
         """
         check_installed()
+        engines = (coordinator, *adapters)
+        self._models = len(engines)
         self._start_timeout_s = start_timeout_s
         with closing(DrawnPort(listen)) as http, closing(DrawnPort("127.0.0.1:0")) as metrics:
             self._host, self._port = split("listen", http.listen)
             self.metrics_url: Final = f"http://{metrics.listen}/metrics"
             ports = (http.listen, metrics.listen)
-        options = _options(coordinator, *ports)
+        options = _options(engines, *ports)
         super().__init__(
             "gateway", [sys.executable, "-m", "specsplit.cli.gateway_child", *arguments(options)], listener
         )
@@ -89,19 +94,32 @@ class Gateway(Process):
     def _readiness(self) -> str | None:
         """What it says while it does not answer requests yet; None: it does."""
         try:
-            with closing(HTTPConnection(self._host, self._port, timeout=5)) as connection:
-                connection.request("GET", "/readiness")
-                response = connection.getresponse()
-                body = response.read().decode(errors="replace")
-        except (OSError, HTTPException) as error:
+            ready, said = self._got("/readiness")
+            if ready:
+                ready, said = self._got("/v1/models")
+                ready = ready and len(json.loads(said)["data"]) == self._models
+        except (OSError, HTTPException, ValueError) as error:
             return str(error)
-        return None if response.status == 200 else body
+        return None if ready else said
+
+    def _got(self, path: str) -> tuple[bool, str]:
+        """Whether the status is 200, and the body."""
+        with closing(HTTPConnection(self._host, self._port, timeout=5)) as connection:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status == 200, response.read().decode(errors="replace")
 
 
 def check_installed() -> None:
     """Raise Unavailable, with what to type, if there is no gateway in this environment."""
     if find_spec("smg") is None:
         raise Unavailable(f"the gateway (package smg) is not installed here: {_INSTALL}")
+
+
+def adapter_listen(folder: Path) -> str:
+    """The coordinator's setting of that name for the adapters in a folder: any free port of this machine for each."""
+    names = sorted(each.parent.name for each in folder.glob("*/adapter_config.json"))
+    return ",".join(f"{name}=127.0.0.1:0" for name in names)
 
 
 def check_http(field: str, listen: str, transport: TransportSettings) -> None:
@@ -124,11 +142,11 @@ def check_http(field: str, listen: str, transport: TransportSettings) -> None:
         )
 
 
-def _options(coordinator: str, http: str, metrics: str) -> Mapping[str, object]:
-    """The gateway neither retries nor breaks a circuit: its one worker is a coordinator, which queues and fails over by itself."""
+def _options(engines: Sequence[str], http: str, metrics: str) -> Mapping[str, object]:
+    """The gateway neither retries nor breaks a circuit: its workers are one coordinator, which queues and fails over by itself."""
     (host, port), (metrics_host, metrics_port) = split("listen", http), split("listen", metrics)
     return {
-        "worker_urls": f"grpc://{coordinator}",
+        "worker_urls": tuple(f"grpc://{address}" for address in engines),
         "worker_startup_check_interval": 1,
         "host": host,
         "port": port,

@@ -68,6 +68,10 @@ class Handed:
         """What the children of a service are given, by name of the setting."""
         return {each.name: each.value for each in self.settings if each.service == service}
 
+    def value(self, service: str, name: str) -> str:
+        """What is said of a setting, here or in the environment; empty: nothing."""
+        return str(self.values(service).get(name) or os.environ.get(_variable(service, name), ""))
+
     def unless_given(self, setting: Setting) -> Handed:
         """With this one too, unless something is said of it, here or in the environment."""
         if setting.name in self.values(setting.service) or _in_environment(setting):
@@ -114,8 +118,11 @@ def read_handed(config: Path | None, given: Sequence[str]) -> Handed:
 
 def _in_environment(setting: Setting) -> bool:
     """True if a variable says the same: every child reads those by itself."""
-    prefix = SETTINGS[setting.service].model_config.get("env_prefix", "")
-    return bool(os.environ.get(f"{prefix}{setting.name.upper()}"))
+    return bool(os.environ.get(_variable(setting.service, setting.name)))
+
+
+def _variable(service: str, name: str) -> str:
+    return f"{SETTINGS[service].model_config.get('env_prefix', '')}{name.upper()}"
 
 
 def _of_options(given: Sequence[str]) -> Iterator[Setting]:

@@ -23,6 +23,7 @@ from specsplit.values import DrafterKind
 
 _LISTENING = re.compile(r"specsplit \w+ listening on (\S+)")
 _FOR_MEMBERS = re.compile(r"specsplit \w+ listening for members on (\S+)")
+_FOR_ADAPTER = re.compile(r"specsplit \w+ listening for adapter (.+) on (\S+)")
 _LAST_S = 3.0
 """Time that the coordinator has to leave when the members have used up theirs."""
 
@@ -38,6 +39,8 @@ class Child(Process):
         """host:port at which this machine reaches it; empty until it listens."""
         self.members_address = _members_address(options) if service == "coordinator" else ""
         """host:port at which members reach it, if it is a coordinator; empty as long as nobody knows its port."""
+        self.adapters: dict[str, str] = {}
+        """host:port at which gateways reach each adapter, by its name, if it is a coordinator."""
         self._listening = threading.Event()
         super().__init__(
             name, [sys.executable, "-m", "specsplit.cli.child", "serve", service, *arguments(options)], listener
@@ -64,6 +67,8 @@ class Child(Process):
         """Take in one line of its output, which may say where it listens."""
         if (match := _FOR_MEMBERS.fullmatch(line)) is not None:
             self.members_address = from_here(match[1])
+        if (match := _FOR_ADAPTER.fullmatch(line)) is not None:
+            self.adapters[match[1]] = from_here(match[2])
         if (match := _LISTENING.fullmatch(line)) is not None and not self.address:
             self.address = from_here(match[1])
             self.members_address = self.members_address or self.address

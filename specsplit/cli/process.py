@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
+from typing import cast
 
 from specsplit.errors import Unavailable
 
@@ -110,12 +111,14 @@ class Process:
 
 
 def arguments(options: Mapping[str, object]) -> list[str]:
-    """Make command-line options of settings; None is left out."""
+    """Make command-line options of settings; None is left out, and a tuple is several values of one option."""
     made: list[str] = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
         if isinstance(value, bool):
             made.append(option if value else option.replace("--", "--no-", 1))
+        elif isinstance(value, tuple):
+            made += [option, *map(str, cast("tuple[object, ...]", value))]
         elif value is not None:
             made += [option, str(value)]
     return made

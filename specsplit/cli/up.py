@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import typer
 
@@ -16,7 +17,7 @@ from specsplit.cli.children import Wish, children_of
 from specsplit.cli.drafters import Drafters, check_folder, choose_drafters
 from specsplit.cli.failures import fail
 from specsplit.cli.folders import POCKET_LAYERS, TARGET, inflation, pocket
-from specsplit.cli.gateway import Gateway, check_http, check_installed
+from specsplit.cli.gateway import Gateway, adapter_listen, check_http, check_installed
 from specsplit.cli.handed import Setting, read_handed
 from specsplit.cli.local import LocalCluster
 from specsplit.cli.options import ADDRESS, as_options, with_transport
@@ -55,6 +56,10 @@ def up(
     handed = read_handed(config, given or ())
     if chosen.lookup:
         handed = handed.unless_given(Setting("verifier", "lookup", True, "--drafter"))
+    if http_listen and (adapters := handed.value("verifier", "adapters_dir")):
+        handed = handed.unless_given(
+            Setting("coordinator", "adapter_listen", adapter_listen(Path(adapters)), "--http-listen")
+        )
     layers = (POCKET_LAYERS if model is None else 0) if inflate_layers is None else inflate_layers
     counts = {"coordinator": 1, "verifier": verifiers, "drafter": len(chosen.kinds)}
     children = children_of(Wish(target, chosen, listen, web_listen, layers, counts), handed, transport)
@@ -114,7 +119,8 @@ def _as_many(chosen: Drafters, drafters: int) -> Drafters:
 
 def _gateways(cluster: LocalCluster, http_listen: str) -> list[Gateway]:
     """The gateway that is asked for, begun; none if none is."""
-    return [Gateway(cluster.address, http_listen, forward)] if http_listen else []
+    adapters = [*cluster.coordinator.adapters.values()]
+    return [Gateway(cluster.address, http_listen, forward, adapters=adapters)] if http_listen else []
 
 
 def _run(cluster: LocalCluster, gateways: Sequence[Gateway]) -> Sequence[Process]:

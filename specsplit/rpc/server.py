@@ -7,9 +7,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
+from types import MappingProxyType
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -50,10 +51,12 @@ class Server:
         services: Sequence[str],
         session_methods: Sequence[str] = (),
         members_listen: str = "",
+        adapter_listens: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`service` is "verifier" and the like; `services` are full gRPC names; `session_methods` are refused while draining.
 
         `members_listen` is host:port of a second port, for members and operators, if it is given: the first is for clients alone then.
+        `adapter_listens` is host:port of ports for clients alone by the name of what is served there (`adapters`).
         Raises Unavailable if spans are wanted and OpenTelemetry is not installed, InvalidRequest if a roles or tokens file is no good.
         """
         self._settings = settings
@@ -67,14 +70,20 @@ class Server:
         self.tracing = set_up_tracing(service, settings)
         """The spans of this service; `stop` sends the last of them."""
         tell_departures()
-        self._ports = self._opened(Callers(settings, service), members_listen)
+        port = self._opener(Callers(settings, service))
+        first = port("listen", settings.listen, CLIENTS if members_listen else EVERYONE)
+        self._ports = [first, *([port("members_listen", members_listen, EVERYONE)] if members_listen else [])]
+        self.adapters: Mapping[str, Port] = {
+            name: port("adapter_listen", listen, CLIENTS) for name, listen in adapter_listens.items()
+        }
+        """The ports of adapters, by their names. Add servicers to each, any time before `ready`."""
         names = [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME]
-        for port in self._ports:
+        for port in self._all_ports:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, port.grpc)  # pyright: ignore[reportUnknownMemberType]
             reflection.enable_server_reflection(names, port.grpc)
 
-    def _opened(self, callers: Callers, members_listen: str) -> list[Port]:
-        """The ports: one for everyone, or one for clients and one for everyone."""
+    def _opener(self, callers: Callers) -> Callable[[str, str, frozenset[CallerRole]], Port]:
+        """Makes a port of the setting that says where it listens, that address, and the roles of its callers."""
         ongoing = OngoingCalls(callers)
 
         def port(field: str, listen: str, roles: frozenset[CallerRole]) -> Port:
@@ -82,10 +91,11 @@ class Server:
             edge = Edge(self._service, self.refusal, partial(callers.admit, port=roles), lasts)
             return Port(field, listen, self._settings, [*_tracers(self.tracing), edge])
 
-        if not members_listen:
-            return [port("listen", self._settings.listen, EVERYONE)]
-        clients = port("listen", self._settings.listen, CLIENTS)
-        return [clients, port("members_listen", members_listen, EVERYONE)]
+        return port
+
+    @property
+    def _all_ports(self) -> list[Port]:
+        return [*self._ports, *self.adapters.values()]
 
     @property
     def grpc(self) -> grpc.aio.Server:
@@ -122,10 +132,12 @@ class Server:
         """
         for number in _heeded() if signals else ():
             asyncio.get_running_loop().add_signal_handler(number, partial(self._leave_while_loading, number))
-        for port in self._ports:
+        for port in self._all_ports:
             await port.start()
         for port in self._ports[1:]:
             sys.stdout.write(f"specsplit {self._service} listening for members on {port.bound}\n")
+        for name, port in self.adapters.items():
+            sys.stdout.write(f"specsplit {self._service} listening for adapter {name} on {port.bound}\n")
         sys.stdout.write(f"specsplit {self._service} listening on {self.bound}\n")
         sys.stdout.flush()
         return self.bound
@@ -185,7 +197,7 @@ class Server:
         self.phase = Phase.DRAINING
         self._health.set_serving(False)
         self._health.close()
-        await asyncio.gather(*(port.stop(0.2) for port in self._ports))
+        await asyncio.gather(*(port.stop(0.2) for port in self._all_ports))
         await asyncio.to_thread(self.tracing.close)
 
     async def _drain(self, drain: Callable[[], Awaitable[None]]) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from specsplit.errors import InvalidRequest
+from specsplit.errors import InvalidRequest, quoted
 from specsplit.settings import address
 from specsplit.settings.quota_store import check_store, without_password
 from specsplit.settings.service import AnswerSettings
 from specsplit.settings.units import Count, Milliseconds, Seconds
-from specsplit.values.checks import MAX_NAME
+from specsplit.values.checks import MAX_NAME, check_name
 
 MOST_NAMED = 32
 """Clients that metrics name, at most: each is a few series."""
@@ -28,6 +29,9 @@ class CoordinatorSettings(AnswerSettings):
     """host:port to bind; port 0 takes any free one, and the host [::] every interface, of IPv6 and IPv4."""
     members_listen: str = ""
     """host:port of another port, for members and operators; the one of listen is for clients alone then. Empty: one port for all."""
+    adapter_listen: str = ""
+    """NAME=host:port of a port at which the engine protocol serves the target with that LoRA adapter, as a model of that name, so that
+    gateways can offer it; several with commas between. Empty: none, and gateways offer the target as it is."""
     model: Path
     """Folder with the target's tokenizer and chat template; its weights are not read."""
     max_queue: Count = Field(default=64, ge=0)
@@ -116,6 +120,26 @@ class CoordinatorSettings(AnswerSettings):
     def resolved(self) -> dict[str, object]:
         """Every setting with its value, but for the password of a store."""
         return super().resolved() | {"quota_store": without_password(self.quota_store)}
+
+    @property
+    def adapter_listens(self) -> Mapping[str, str]:
+        """host:port by the name of an adapter. Raises InvalidRequest for what names none, or one twice."""
+        listens: dict[str, str] = {}
+        for each in self.adapter_listen.split(",") if self.adapter_listen else ():
+            name, equals, listen = (part.strip() for part in each.rpartition("="))
+            if not equals or not name:
+                raise InvalidRequest("adapter_listen", f"has {quoted(each)}, expected NAME=host:port")
+            check_name("adapter_listen", name)
+            if name in listens:
+                raise InvalidRequest("adapter_listen", f"names {name} twice; give it one port")
+            listens[name] = listen
+        return listens
+
+    @model_validator(mode="after")
+    def _check_adapters(self) -> Self:
+        for listen in self.adapter_listens.values():
+            self._check_secured("adapter_listen", listen)
+        return self
 
     @property
     def named_clients(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Addresses and membership": (
             "listen",
             "members_listen",
+            "adapter_listen",
             "web_listen",
             "coordinator",
             "member_id",

@@ -41,14 +41,18 @@ class VllmEngineServicer:
         clock: Clock,
         max_message_bytes: int,
         today: Callable[[], datetime] = _today,
+        adapter: str = "",
     ) -> None:
         """`folder` holds the tokenizer and config.json. `max_message_bytes`: of one message of an answer.
+
+        `adapter` is what every request is decoded with, since the protocol has no field for it; empty: none.
 
         Raises LoadError, naming the file, if it cannot be read.
         """
         self._delivery = delivery
         self._max_message_bytes = max_message_bytes
         self._backend = backend
+        self._adapter = adapter
         self._folder = str(folder.resolve())
         self._config = model_config(folder)
         self._archive = OnDemand(partial(archive_of, folder))
@@ -65,7 +69,8 @@ class VllmEngineServicer:
     ) -> AsyncGenerator[wire.GenerateResponseMessage, None]:
         """Stream the chunks of every choice if the request is streamed, and at its end what completes it."""
         most = self._max_message_bytes
-        asked = self._delivery.read(partial(wire.generate_from_wire, max_message_bytes=most), request)
+        parse = partial(wire.generate_from_wire, max_message_bytes=most, adapter=self._adapter)
+        asked = self._delivery.read(parse, request)
         write = wire.Responses(asked, streamed=request.stream, max_message_bytes=most)
         async with aclosing(self._delivery.answer(asked, context, write)) as messages:
             async for message in messages:

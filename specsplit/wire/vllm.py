@@ -60,8 +60,12 @@ NOT_SERVED: Mapping[str, str] = MappingProxyType(
 """Fields of GenerateRequest and SamplingParams that are refused if they are set, with what is said of them."""
 
 
-def generate_from_wire(message: pb.GenerateRequest, max_message_bytes: int = MESSAGE_BYTES) -> GenerateRequest:
-    """Raises InvalidRequest, naming the field, for no prompt, an unknown field or a value out of range; Unsupported for what is not served.
+def generate_from_wire(
+    message: pb.GenerateRequest, max_message_bytes: int = MESSAGE_BYTES, adapter: str = ""
+) -> GenerateRequest:
+    """`adapter`: what it is decoded with, of which the message says nothing; empty: none.
+
+    Raises InvalidRequest, naming the field, for no prompt, an unknown field or a value out of range; Unsupported for what is not served.
 
     So it does for log-probabilities of the prompt that are no one message of so many bytes.
 
@@ -71,7 +75,7 @@ def generate_from_wire(message: pb.GenerateRequest, max_message_bytes: int = MES
     check(message)
     refuse_unknown(message)
     _refuse_unserved(message)
-    request = own_from_wire(_own(message))
+    request = own_from_wire(_own(message, adapter))
     check_prompt_fits(len(message.tokenized.input_ids), request.prompt_logprobs, max_message_bytes)
     return request
 
@@ -83,7 +87,7 @@ def _refuse_unserved(message: pb.GenerateRequest) -> None:
                 raise Unsupported(path + field.name, NOT_SERVED[field.name])
 
 
-def _own(message: pb.GenerateRequest) -> own_pb.GenerateRequest:
+def _own(message: pb.GenerateRequest, adapter: str) -> own_pb.GenerateRequest:
     """Make a message of ours of the request. Raises InvalidRequest for a number that ours has no place for."""
     asked = message.sampling_params
     own = own_pb.GenerateRequest(
@@ -92,6 +96,7 @@ def _own(message: pb.GenerateRequest) -> own_pb.GenerateRequest:
         stopping=_stopping(asked),
         stop=asked.stop,
         n=asked.n or 1,
+        adapter=adapter,
         include_stop_str_in_output=asked.include_stop_str_in_output,
     )
     constraint_into(own, constraint_from_wire(asked))

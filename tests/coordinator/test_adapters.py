@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
+from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from specsplit.clock import ManualClock
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
@@ -19,9 +21,10 @@ from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from tests.coordinator.conftest import CONTEXT
+from tests.support.engine_protocol import answer, gateway, request
 
 if TYPE_CHECKING:
-    from .conftest import Cluster, Script, Verifier
+    from .conftest import Cluster, Script, StartCluster, Verifier
 
 Say = Callable[..., "Script"]
 
@@ -138,6 +141,27 @@ async def test_an_adapter_that_nobody_has_is_refused_with_those_that_there_are(c
         await cluster.client.generate("x", adapter=7)  # pyright: ignore[reportArgumentType]
     assert verifier.asked == []
     assert (await cluster.client.model_info()).adapters == (LAW, SQL)
+
+
+async def test_a_gateway_finds_an_adapter_at_a_port_of_its_own(start_cluster: StartCluster, say: Say) -> None:
+    cluster = await start_cluster(adapter_listen="sql=127.0.0.1:0,law=127.0.0.1:0")
+    ports = {name: port.bound for name, port in cluster.coordinator.service.server.adapters.items()}
+    async with gateway(ports["sql"]) as sql, gateway(ports["law"]) as law, gateway(cluster.address) as plain:
+        await add(cluster, say((5,)), "plain", max_sessions=64)
+        with pytest.raises(grpc.aio.AioRpcError) as early:
+            await sql.HealthCheck(pb.HealthCheckRequest())
+        assert (early.value.code(), early.value.details()) == (
+            grpc.StatusCode.UNAVAILABLE,
+            "no verifier that is there has adapter sql; try again when one has joined",
+        )
+        has = await add(cluster, say((5,)), "one", SQL, LAW)
+        assert (await sql.HealthCheck(pb.HealthCheckRequest())).healthy
+        asked = pb.GetModelInfoRequest()
+        names = [(await each.GetModelInfo(asked)).served_model_name for each in (sql, law, plain)]
+        assert names == ["sql", "law", "toy"]
+        for stub in (sql, law, sql):
+            await answer(stub, request((9, 8)))
+        assert [asked.adapter for asked in has.asked] == ["sql", "law", "sql"]
 
 
 async def test_a_session_goes_on_only_where_its_adapter_is(cluster: Cluster, say: Say) -> None:

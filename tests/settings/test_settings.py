@@ -343,6 +343,28 @@ def test_goodput_decides_unless_somebody_is_named_or_a_size_is_set() -> None:
     assert VerifierSettings(model=TARGET, num_steps=3, adaptive=Adaptive.EMA).controller is Adaptive.EMA
 
 
+def test_ports_of_adapters_are_named_each_once() -> None:
+    settings = CoordinatorSettings(model=TARGET, adapter_listen="sql=127.0.0.1:0, a=b=[::1]:7")
+    assert settings.adapter_listens == {"sql": "127.0.0.1:0", "a=b": "[::1]:7"}
+    assert CoordinatorSettings(model=TARGET).adapter_listens == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("127.0.0.1:1", "has '127.0.0.1:1', expected NAME=host:port"),
+        ("=127.0.0.1:1", "has '=127.0.0.1:1', expected NAME=host:port"),
+        ("sql=127.0.0.1:1,", "has '', expected NAME=host:port"),
+        ("sql=127.0.0.1", "is '127.0.0.1', expected host:port"),
+        ("sql=127.0.0.1:1,sql=127.0.0.1:2", "names sql twice"),
+        ("sql=10.0.0.1:1", "can be reached from other machines and there is no TLS"),
+    ],
+)
+def test_a_port_of_an_adapter_that_is_no_good_is_refused(value: str, problem: str) -> None:
+    error = refusal(CoordinatorSettings, model=TARGET, adapter_listen=value)
+    assert error.field == "adapter_listen" and problem in str(error)
+
+
 def test_metrics_name_no_more_clients_than_a_few() -> None:
     names = ",".join(f" client-{number}" for number in range(32))
     assert len(CoordinatorSettings(model=TARGET, metrics_clients=names).named_clients) == 32

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from typing import Final
 
 from specsplit.engine import BlockBatch, EngineLoad, FlushCache, Operation, Outcome, engine_load
@@ -26,16 +27,32 @@ class CoordinatorEngine:
     """A cluster that answers as one engine."""
 
     def __init__(
-        self, registry: Registry, verifiers: VerifierClient, cluster: Callable[[], Cluster], server: Server
+        self,
+        registry: Registry,
+        verifiers: VerifierClient,
+        cluster: Callable[[], Cluster],
+        server: Server,
+        adapter: str = "",
     ) -> None:
+        """`adapter` is what requests are decoded with, and its name the model's; empty: the target as it is."""
         self._registry = registry
         self._verifiers = verifiers
         self._cluster = cluster
         self._server = server
+        self._adapter = adapter
+
+    def with_adapter(self, name: str) -> CoordinatorEngine:
+        """Make an engine of the same cluster whose model is the target with this adapter."""
+        return CoordinatorEngine(self._registry, self._verifiers, self._cluster, self._server, name)
 
     def model(self) -> ModelInfo:
-        """What the verifiers serve. Raises Unavailable if there is none."""
-        return self._registry.model()
+        """What the verifiers serve. Raises Unavailable if there is none, or none has the adapter yet."""
+        model = self._registry.model()
+        if not self._adapter:
+            return model
+        if self._adapter not in (each.name for each in model.adapters):
+            raise Unavailable(f"no verifier that is there has adapter {self._adapter}; try again when one has joined")
+        return replace(self._registry.model(self._adapter), model=self._adapter)
 
     def load(self) -> EngineLoad:
         """The load of all verifiers together, and of the queue."""
@@ -49,7 +66,7 @@ class CoordinatorEngine:
         """
         if self._server.phase is not Phase.SERVING:
             return "the coordinator is draining and takes no new requests"
-        self._registry.model()
+        self.model()
         return ""
 
     async def operate(self, operation: Operation) -> Outcome:

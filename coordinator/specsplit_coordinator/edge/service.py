@@ -97,7 +97,10 @@ class Coordinator:
         updater = WeightsUpdater(self.registry, client)
         programs = CoordinatorServicer(generator, self.registry, status.now, self.orders, self._delivery, updater)
         engine = CoordinatorEngine(self.registry, client, status.now, server)
-        gateways = VllmEngineServicer(self._delivery, engine, settings.model, clock, settings.max_message_bytes)
+        gateways = partial(VllmEngineServicer, self._delivery, max_message_bytes=settings.max_message_bytes)
+        gateways = partial(gateways, folder=settings.model, clock=clock)
+        for name, port in server.adapters.items():
+            gateways(engine.with_adapter(name), adapter=name).add_to(port.grpc)
         self._members = self._for_members(settings, scorer)
         snapshot = ClusterSnapshot(tokenizer.model, self.registry, self.admission, self.requests, self.orders, clock)
         self.page = PageServer(settings.web_listen, snapshot.now, partial(watch, tokenizer, client, self.requests))
@@ -106,7 +109,7 @@ class Coordinator:
         tasks = [maintenance.run, self._roster_updater.run]
         tasks += [] if store is None else [partial(store.run, self.admission)]
         self.service = Service(settings, server, self.metrics, partial(self._load, tasks))
-        self._wire(programs, gateways)
+        self._wire(programs, gateways(engine))
 
     def _for_members(self, settings: CoordinatorSettings, scorer: DrafterScorer) -> ClusterServicer:
         rosters = Rosters(self.registry, scorer)
@@ -183,4 +186,5 @@ def _server(settings: CoordinatorSettings) -> Server:
         services=(COORDINATOR_SERVICE, CLUSTER_SERVICE, VLLM_ENGINE_SERVICE),
         session_methods=("Generate",),
         members_listen=settings.members_listen,
+        adapter_listens=settings.adapter_listens,
     )
