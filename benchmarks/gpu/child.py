@@ -48,6 +48,11 @@ class Order:
         return Job(self.device, scale, models, self.until, findings, self.settings, self.attention)
 
 
+def end_in_order() -> None:
+    """Have SIGTERM end this process as Ctrl-C does: what `run` has started ends too, and holds nothing of the device."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 def run(order: Order, command: list[str] | None = None) -> Findings:
     """Run a part to its end, or to that of its time. Whatever it found is returned; that it failed or was stopped is said in `skips`."""
     findings, log = Findings(order.part), Path(order.findings).with_suffix(".log")

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks.gpu.budget import PAGE, measured, written
 from benchmarks.gpu.card import problem
-from benchmarks.gpu.child import Order, run
+from benchmarks.gpu.child import Order, end_in_order, run
 from benchmarks.gpu.findings import Figure, Findings
 from benchmarks.gpu.job import DRY, FULL, QUICK, Scale
 from benchmarks.gpu.kernels import DECIDED
@@ -55,6 +55,7 @@ def main(words: Sequence[str]) -> None:
     def told(findings: Findings) -> Report:
         return report(findings, machine, settings, cpu=cpu)
 
+    end_in_order()
     options.seconds *= PATIENCE if options.dry else 1
     run = Run(options, context.console, time.monotonic() + options.seconds, lambda found: context.keep(told(found)))
     findings = run.all(options.part)
@@ -62,8 +63,8 @@ def main(words: Sequence[str]) -> None:
     if scale_of(options) == FULL and (found := measured(findings)):
         PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
     failures = failing(findings)
-    for failure in failures or ["nothing"]:
-        context.console.print(f"FAILED: {failure}", highlight=False, markup=False, soft_wrap=True)
+    for line in [f"FAILED: {failure}" for failure in failures] or ["Nothing failed."]:
+        context.console.print(line, highlight=False, markup=False, soft_wrap=True)
     sys.exit(1 if failures else 0)
 
 

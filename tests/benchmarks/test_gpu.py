@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -125,6 +127,36 @@ def test_a_part_that_hangs_is_stopped_with_all_that_it_started_and_keeps_what_it
     assert skip.part == "machine" and skip.broke and "it was stopped after 3 s" in skip.why
     with held.open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # waits until all who hold it are gone
+
+
+HOLDS = """
+import fcntl, time
+held = open({held!r}, "w")
+fcntl.flock(held, fcntl.LOCK_EX)
+held.write("held")
+held.flush()
+time.sleep(600)
+"""
+RUNS = """
+import sys
+from benchmarks.gpu.child import Order, end_in_order, run
+end_in_order()
+run(Order("machine", "cpu", "dry", "", {until}, {found!r}), [sys.executable, "-c", {part!r}])
+"""
+
+
+def test_who_is_told_to_end_leaves_no_part_behind(tmp_path: Path) -> None:
+    held = tmp_path / "held"
+    part, found = HOLDS.format(held=str(held)), str(tmp_path / "found.jsonl")
+    program = RUNS.format(until=time.monotonic() + 600, found=found, part=part)
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as process:
+        while not (held.exists() and held.read_text()):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.terminate()
+        assert process.wait() == 128 + signal.SIGTERM
+    with held.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits until who holds it is gone
 
 
 def test_a_part_that_fails_is_told_of_with_its_error(tmp_path: Path) -> None:
@@ -317,7 +349,7 @@ def test_a_dry_run_starts_every_part_and_each_ends_or_skips_by_itself(
     assert dry(tmp_path, monkeypatch) == 0
     printed, text = capsys.readouterr().out, (tmp_path / "QUICK_RESULTS" / "gpu_dry.md").read_text()
     assert printed.startswith("NO GPU FIGURES") and NO_GPU in text and not (tmp_path / "RESULTS").exists()
-    assert printed.splitlines()[-1] == "FAILED: nothing"
+    assert printed.splitlines()[-1] == "Nothing failed."
     for name in ISSUED:
         assert f"| {name} |" in text or f"Skipped in {name}: " in text, name
     assert "step of 16 tokens" in text and "Skipped in kernels: attention = triton" in text

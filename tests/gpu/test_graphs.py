@@ -1,4 +1,4 @@
-"""CUDA graphs against eager forwards, both with the flashinfer backend. These tests were written on a machine without a GPU."""
+"""CUDA graphs against eager forwards of the same backend, flashinfer and triton. These tests were written on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from specsplit.errors import LoadError
 from specsplit.model import CausalLM, PageTable, Row
-from specsplit.model.attention.flashinfer.attention import obstacle
+from specsplit.model.attention.backends import check_backend
+from specsplit.model.attention.choosing import ON_A_GPU
 from specsplit.model.graphs import Buckets, CudaCapturer, Results
 from tests.model.ragged import ragged
 from tests.support.graphs import ALL_LAYERS, LAYERS, asking, is_as_eager
 
 GPU = torch.device("cuda", 0)
 BUCKETS = Buckets(64, 8)
-_PROBLEM = obstacle(GPU)
+FORMS = {"flashinfer": 3, "triton": 1}
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(_PROBLEM is not None, reason=f"flashinfer cannot be had: {_PROBLEM}"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
     pytest.mark.timeout(600),  # kernels may have to be compiled
 ]
 
@@ -47,18 +49,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[1, 16])
+@pytest.fixture(scope="module", params=[(name, size) for name in ON_A_GPU for size in (1, 16)], ids=str)
 def lm(request: pytest.FixtureRequest, folder: Path) -> CausalLM:
-    lm = CausalLM.load(
-        folder, num_pages=32768 // request.param, page_size=request.param, dtype="float16", device="cuda"
-    )
+    name, size = request.param
+    try:
+        check_backend(name, GPU)
+    except LoadError as error:
+        pytest.skip(str(error))
+    pages = 32768 // size
+    lm = CausalLM.load(folder, num_pages=pages, page_size=size, dtype="float16", device="cuda", backend=name)
     lm.capture_graphs(BUCKETS, ALL_LAYERS)
     return lm
 
 
 def test_a_replay_is_an_eager_forward_that_leaves_no_trace_of_its_padding(lm: CausalLM) -> None:
-    assert lm.attention == "flashinfer"
-    assert lm.graph_statistics.captured == 3 * len(BUCKETS) and lm.graph_statistics.nbytes > 0
+    statistics = lm.graph_statistics
+    assert statistics.captured == FORMS[lm.attention] * len(BUCKETS) and statistics.nbytes > 0
 
     @settings(max_examples=20)
     @given(st.data())
@@ -71,7 +77,7 @@ def test_a_replay_is_an_eager_forward_that_leaves_no_trace_of_its_padding(lm: Ca
 
 
 def test_long_contexts_are_split_over_the_device_in_a_graph_too(lm: CausalLM) -> None:
-    """The plan of a captured wrapper changes from step to step: how many parts a row is cut into, and where they go."""
+    """The plan of a captured forward changes from step to step: how many parts a row is cut into, and where they go."""
     table = PageTable(lm.pool)
     table.reserve(6000)
     forked = [-1, 0, 0, 1, 1, 3]
