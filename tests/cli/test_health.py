@@ -10,8 +10,8 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from specsplit.rpc.callers import HEADER
-from tests.cli.test_commands import run
 from tests.rpc.toy import make_server, serving
+from tests.support.command import run
 
 
 async def health(*arguments: str) -> int:

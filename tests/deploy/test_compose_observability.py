@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from specsplit.cli.serve import SETTINGS
-from tests.cli.test_commands import run
+from tests.support.command import run
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -14,9 +14,9 @@ import yaml
 
 from specsplit.settings import CoordinatorSettings
 from specsplit_coordinator.edge.service import Coordinator
-from tests.cli.test_commands import run
 from tests.deploy.test_compose import COMPOSE, load
 from tests.deploy.test_kubernetes import BASE, WORKLOADS, container, of_kind, ports
+from tests.support.command import run
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules" / "specsplit.yml"

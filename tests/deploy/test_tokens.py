@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from specsplit.cli.serve import SETTINGS
-from tests.cli.test_commands import run
 from tests.deploy.test_compose import COMPOSE, DOCKERFILE, load, settings_of
 from tests.deploy.test_kubernetes import WORKLOADS, pod
+from tests.support.command import run
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = load(COMPOSE)["services"]

@@ -22,7 +22,7 @@ from specsplit.tree import TokenTree
 from specsplit.values import Plan, Sampling, Vocabulary
 from specsplit_drafter.drafts.proposer import SessionKey
 from specsplit_drafter.engine.session_table import SessionTable
-from tests.drafter.toys import Verifier, plain_model, tiny_config
+from tests.drafter.toys import Verifier, deliver, plain_model, run_until_all_rest, tiny_config
 from tests.support.trees import Seen
 
 VOCABULARY = Vocabulary(32)
@@ -225,6 +225,45 @@ class HeadVerifier(Verifier):
         return (
             self._luck.choice(likeliest).token if likeliest and self._luck.random() < 0.85 else self._luck.randrange(32)
         )
+
+
+def run_four(
+    table: SessionTable,
+    head: Head | BlockHead,
+    *,
+    plan: Plan,
+    sampling: Sampling | None,
+    steps: int,
+    most_expansions: int,
+    seed: int = 1,
+    between: Callable[[int], None] = lambda _: None,
+) -> list[HeadVerifier]:
+    """Four sessions, of which one ends early, in a run of expansions, commits and features that come when they like."""
+    verifiers = [
+        HeadVerifier(table, (1, number), list(range(1, length)), head, plan=plan, sampling=sampling)
+        for number, length in ((1, 14), (2, 5), (3, 3), (4, 2))
+    ]
+    timing = random.Random(seed)
+    for number in range(steps):
+        for _ in range(timing.randrange(most_expansions + 1)):
+            table.expand()
+        deliver(table, *verifiers)
+        for verifier in verifiers:
+            if timing.random() < 0.7:
+                verifier.step()
+            if timing.random() < 0.8:
+                verifier.feed(None if timing.random() < 0.6 else timing.randrange(1, 6))
+        if number == steps // 2:
+            verifiers.pop(1).close()
+        between(number)
+    for verifier in verifiers:
+        verifier.feed()
+    run_until_all_rest(table, *verifiers)
+    for verifier in verifiers:
+        assert verifier.read == sorted(set(verifier.read))
+        assert verifier.read[-1] == len(verifier.committed) - 1
+        verifier.close()
+    return verifiers
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,8 +31,8 @@ from specsplit_drafter.kinds import block_model
 from specsplit_drafter.kinds.block_model import BlockModel
 from specsplit_drafter.kinds.block_proposer import BlockProposer
 from tests.drafter.block_toys import BLOCKS, SIZE, BlockReference, block_head, raw_of
-from tests.drafter.head_toys import VOCABULARY, HeadVerifier, event_of, layout_of
-from tests.drafter.toys import THE, WORDS, Handled, Verifier, deliver, run_until_all_rest, table_of
+from tests.drafter.head_toys import VOCABULARY, HeadVerifier, event_of, layout_of, run_four
+from tests.drafter.toys import THE, WORDS, Handled, Verifier, deliver, table_of
 from tests.support.rounding import assert_same_log_probabilities
 from tests.support.sampling import expected as perturbed
 from tests.support.trees import Seen
@@ -109,32 +108,8 @@ class Checked(BlockProposer):
 
 
 def run(proposer: Checked, sampling: Sampling, steps: int = 8, seed: int = 1, width: int = 12) -> list[HeadVerifier]:
-    """Four sessions, of which one ends early, in a run of expansions, commits and features that come when they like."""
     table = table_of(proposer, width=width, survival=0.006)
-    verifiers = [
-        HeadVerifier(table, (1, number), list(range(1, length)), proposer.head, plan=PLAN, sampling=sampling)
-        for number, length in ((1, 14), (2, 5), (3, 3), (4, 2))
-    ]
-    timing = random.Random(seed)
-    for number in range(steps):
-        for _ in range(timing.randrange(5)):
-            table.expand()
-        deliver(table, *verifiers)
-        for verifier in verifiers:
-            if timing.random() < 0.7:
-                verifier.step()
-            if timing.random() < 0.8:
-                verifier.feed(None if timing.random() < 0.6 else timing.randrange(1, 6))
-        if number == steps // 2:
-            verifiers.pop(1).close()
-    for verifier in verifiers:
-        verifier.feed()
-    run_until_all_rest(table, *verifiers)
-    for verifier in verifiers:
-        assert verifier.read == sorted(set(verifier.read))
-        assert verifier.read[-1] == len(verifier.committed) - 1
-        verifier.close()
-    return verifiers
+    return run_four(table, proposer.head, plan=PLAN, sampling=sampling, steps=steps, most_expansions=4, seed=seed)
 
 
 @pytest.mark.parametrize(

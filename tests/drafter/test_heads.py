@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -43,8 +42,9 @@ from tests.drafter.head_toys import (
     head_of,
     layout_of,
     reference_of,
+    run_four,
 )
-from tests.drafter.toys import Handled, deliver, open_event, run_until_all_rest, table_of, tiny_lm
+from tests.drafter.toys import Handled, open_event, run_until_all_rest, table_of, tiny_lm
 from tests.support.graphs import RecordingCapturer, TorchStatic
 from tests.support.rounding import assert_same_log_probabilities
 from tests.support.sampling import expected as perturbed
@@ -140,33 +140,8 @@ def run(
     between: Callable[[int], None] = lambda _: None,
     levels: int = 1,
 ) -> list[HeadVerifier]:
-    """Four sessions, of which one ends early, in a run of expansions, commits and features that come when they like."""
     table = table_of(proposer, width=12, survival=0.006, levels=levels)
-    verifiers = [
-        HeadVerifier(table, (1, number), list(range(1, length)), head, plan=PLAN, sampling=sampling)
-        for number, length in ((1, 14), (2, 5), (3, 3), (4, 2))
-    ]
-    timing = random.Random(1)
-    for number in range(steps):
-        for _ in range(timing.randrange(9)):
-            table.expand()
-        deliver(table, *verifiers)
-        for verifier in verifiers:
-            if timing.random() < 0.7:
-                verifier.step()
-            if timing.random() < 0.8:
-                verifier.feed(None if timing.random() < 0.6 else timing.randrange(1, 6))
-        if number == steps // 2:
-            verifiers.pop(1).close()
-        between(number)
-    for verifier in verifiers:
-        verifier.feed()
-    run_until_all_rest(table, *verifiers)
-    for verifier in verifiers:
-        assert verifier.read == sorted(set(verifier.read))
-        assert verifier.read[-1] == len(verifier.committed) - 1
-        verifier.close()
-    return verifiers
+    return run_four(table, head, plan=PLAN, sampling=sampling, steps=steps, most_expansions=8, between=between)
 
 
 @pytest.mark.parametrize(

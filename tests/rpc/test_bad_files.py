@@ -15,8 +15,8 @@ from specsplit.errors import InvalidRequest
 from specsplit.rpc import COORDINATOR_SERVICE, Server
 from specsplit.rpc.channel import check_shown
 from specsplit.settings import ClientSettings, CoordinatorSettings
-from tests.cli.test_commands import run
 from tests.support.certificates import Authority, Certificate
+from tests.support.command import run
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from specsplit_verifier.policy.arms import FIRST, SETTLING, Arms, Record
 from specsplit_verifier.policy.cost import StepCost
 from specsplit_verifier.policy.evidence import Stretch, TokenCount
 from specsplit_verifier.records.step import ChunkInput, Reroot, SessionResult
-from tests.verifier.test_ema import STEP
+from tests.verifier.results import STEP
 
 PLAN = Plan(num_steps=3, num_draft_tokens=8, topk=3)
 RESTING = replace(PLAN, num_steps=0)

@@ -21,6 +21,7 @@ from specsplit_verifier.policy.adaptive.tiers import DEFAULT_SLOTS, EmaSettings,
 from specsplit_verifier.policy.adaptive.tiers_file import DEFAULT, TiersConfig, read_tiers
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.records.step import SessionResult, StepResult
+from tests.verifier.results import STEP
 
 AT_ONCE = EmaSettings(ema_alpha=1.0, update_interval=1, warmup_batches=0)
 """Every batch decides, by itself alone."""
@@ -34,20 +35,6 @@ def result(*accepted: int, plan: Plan, attached: bool = True) -> StepResult:
         SessionResult(i, plan, draft, range(count + 1), 7, attached, None, None) for i, count in enumerate(accepted)
     ]
     return replace(STEP, sessions=sessions)
-
-
-STEP = StepResult(
-    kv_tokens=0,
-    tokens=1,
-    prefill_tokens=0,
-    recomputed_tokens=0,
-    began=0.0,
-    started=0.0,
-    ended=1.0,
-    waited_us=0.0,
-    forward_us=1.0,
-    host_us=1.0,
-)
 
 
 def test_the_first_tier_is_the_launched_one_or_the_middle() -> None:

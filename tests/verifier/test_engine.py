@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from specsplit.errors import ContextExceeded, Exhausted, InvalidRequest
 from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.values import Adaptive, Control, FinishReason, PlanChanges, Sampling, Stopping
-from specsplit_verifier.records.events import Output, ToDrafter
+from specsplit_verifier.records.events import Outputs, Sends
 from specsplit_verifier.records.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target.runner import TargetRunner
 from tests.support.toys import END, letter
@@ -176,13 +175,9 @@ async def test_the_next_step_is_under_way_before_anybody_hears_of_the_last(
             happened.append("begun")
             return run(runner, step)
 
-        def told(
-            outputs: Sequence[tuple[int, Output]],
-            drafts: Sequence[tuple[str, int, ToDrafter]],
-            result: StepResult | None,
-        ) -> None:
+        def told(outputs: Outputs, sends: Sends, result: StepResult | None) -> None:
             happened.extend("told" for _, output in outputs if isinstance(output, Tokens))
-            deliver(outputs, drafts, result)
+            deliver(outputs, sends, result)
 
         monkeypatch.setattr(TargetRunner, "run", begin)
         monkeypatch.setattr(verifier, "deliver", told)

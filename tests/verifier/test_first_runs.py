@@ -14,7 +14,7 @@ from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.records.step import ChunkInput, StepInput, StepOutput
 from specsplit_verifier.target.runner import TargetRunner, profile
 from tests.support.toys import random_target
-from tests.verifier.test_ema import STEP
+from tests.verifier.results import STEP
 
 
 @pytest.fixture(scope="module")

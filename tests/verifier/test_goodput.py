@@ -28,7 +28,7 @@ from specsplit_verifier.records.step import SessionResult, StepResult
 from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.no_drafter import NoDrafter
 from tests.support.sessions import drafting_for, session_of
-from tests.verifier.test_ema import STEP
+from tests.verifier.results import STEP
 
 LAUNCHED = Plan(num_steps=3, num_draft_tokens=8, topk=3)
 

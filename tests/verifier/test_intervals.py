@@ -8,8 +8,8 @@ from specsplit.observe.instruments import Histogram
 from specsplit.values import Plan
 from specsplit_verifier.records.step import SessionResult, StepResult
 from specsplit_verifier.report.intervals import Intervals
+from tests.verifier.results import STEP
 from tests.verifier.test_arms import CHAIN
-from tests.verifier.test_ema import STEP
 
 
 def step(ended: float, *sessions: int) -> StepResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from specsplit.wire import drafter
 from specsplit_verifier.edge.service import load_target
 from specsplit_verifier.engine.engine import Engine
 from specsplit_verifier.engine.inbox import Bell, Inbox
-from specsplit_verifier.records.events import FromDrafter, Output
+from specsplit_verifier.records.events import FromDrafter, Output, Outputs, Sends
 from specsplit_verifier.records.step import StepInput, StepOutput, StepResult
 from specsplit_verifier.target.runner import TargetRunner
 
@@ -76,12 +75,7 @@ class Collected:
         self.results: list[StepResult] = []
         self.over = threading.Event()
 
-    def deliver(
-        self,
-        outputs: Sequence[tuple[int, Output]],
-        drafts: Sequence[tuple[str, int, ToDrafter]],
-        result: StepResult | None,
-    ) -> None:
+    def deliver(self, outputs: Outputs, sends: Sends, result: StepResult | None) -> None:
         self.outputs += [output for _, output in outputs]
         self.results += [] if result is None else [result]
         if any(isinstance(output, Finished) for _, output in outputs):
@@ -116,17 +110,12 @@ class Drafted(Collected):
         self.told: list[ToDrafter] = []
         self.inbox: Inbox | None = None
 
-    def deliver(
-        self,
-        outputs: Sequence[tuple[int, Output]],
-        drafts: Sequence[tuple[str, int, ToDrafter]],
-        result: StepResult | None,
-    ) -> None:
-        for address, session, event in drafts:
+    def deliver(self, outputs: Outputs, sends: Sends, result: StepResult | None) -> None:
+        for address, session, event in sends:
             self.told.append(event)
             if isinstance(event, Open) and self.inbox is not None:
                 self.inbox.put(FromDrafter(address, [(session, Grow(0, (7,), (0,), (65,), (-9.0,)))]))
-        super().deliver(outputs, drafts, result)
+        super().deliver(outputs, sends, result)
 
 
 def told_of_steps(alphabet: Path, base_ms: float) -> list[ToDrafter]:

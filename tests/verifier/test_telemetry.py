@@ -49,8 +49,8 @@ from tests.support.otlp import ReceivedSpan, named, receiving, total
 from tests.support.scrape import sums
 from tests.support.sessions import drafting_for, session_of
 from tests.verifier.conftest import decode, recorded, verifier_over
+from tests.verifier.results import STEP
 from tests.verifier.test_drafters import scripted
-from tests.verifier.test_ema import STEP
 
 if TYPE_CHECKING:
     from specsplit.v1 import verifier_pb2

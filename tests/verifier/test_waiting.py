@@ -17,7 +17,7 @@ from specsplit.values import Plan
 from specsplit_verifier.policy.cost import StepCost, solved
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.sessions.wait_policy import Wait, WaitPolicy, worth_waiting
-from tests.verifier.test_ema import STEP
+from tests.verifier.results import STEP
 
 PLAN = Plan(wait_budget_us=20_000)
 

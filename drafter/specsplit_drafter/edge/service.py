@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from specsplit.clock import Clock, SystemClock
 from specsplit.errors import LoadError, SpecsplitError
+from specsplit.features import FeatureNeed
 from specsplit.host import host_of
 from specsplit.interpreter import freeze_heap, switch_often
 from specsplit.lookup import UNSHARED, SharedTexts
@@ -36,6 +37,7 @@ from specsplit_drafter.engine.session_table import Pace, SessionTable, TableLimi
 from specsplit_drafter.kinds.ngram import NgramProposer
 
 if TYPE_CHECKING:  # an ngram drafter runs without torch
+    from specsplit.model.heads import BlockHead, Head
     from specsplit.model.layers.sharded import TensorMesh
     from specsplit_drafter.drafts.draft_model import DraftModel
 
@@ -265,11 +267,7 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None,
         mesh=mesh,
         max_context=settings.max_context,
     )
-    if settings.replaces_cpu_layers:
-        head.use_cpu_layers()
-    if settings.replaces_gpu_layers:
-        head.use_gpu_layers()
-    need = replace(head.shape.need, format=settings.feature_format)
+    need = _fit_out(head, settings)
     if settings.feature_projection:
         need = projected(need, folder)
     model = HeadModel(head, settings.kv_tokens, need, settings.attention, settings.kv_cache_dtype)
@@ -300,13 +298,18 @@ def _with_blocks(settings: DrafterSettings, folder: Path) -> Proposer:
         device=settings.device,
         max_context=settings.max_context,
     )
+    need = _fit_out(head, settings)
+    model = BlockModel(head, settings.kv_tokens, need, settings.attention, settings.kv_cache_dtype)
+    return BlockProposer(model, settings.children, grammars=_grammars(settings, head.shape.vocabulary.size))
+
+
+def _fit_out(head: Head | BlockHead, settings: DrafterSettings) -> FeatureNeed:
+    """Give a head the layers that these settings want -> what it needs of its target, in the numbers that they want."""
     if settings.replaces_cpu_layers:
         head.use_cpu_layers()
     if settings.replaces_gpu_layers:
         head.use_gpu_layers()
-    need = replace(head.shape.need, format=settings.feature_format)
-    model = BlockModel(head, settings.kv_tokens, need, settings.attention, settings.kv_cache_dtype)
-    return BlockProposer(model, settings.children, grammars=_grammars(settings, head.shape.vocabulary.size))
+    return replace(head.shape.need, format=settings.feature_format)
 
 
 def _grammars(settings: DrafterSettings, vocab_size: int) -> DraftGrammars:

@@ -20,6 +20,7 @@ from specsplit.tree import Ints, TokenTree
 from specsplit_drafter.drafts.feature_buffer import FeatureBuffer
 from specsplit_drafter.drafts.proposer import AppliedCommit
 from specsplit_drafter.kinds.block_model import BlockModel
+from specsplit_drafter.kinds.session_text import SessionText
 
 
 class NewContext(NamedTuple):
@@ -31,14 +32,13 @@ class NewContext(NamedTuple):
     slots: Slots
 
 
-class BlockSession:
+class BlockSession(SessionText):
     """The committed tokens of a session, its tree, and features that are not read yet."""
 
     def __init__(self, model: BlockModel, tree: TokenTree, tokens: Sequence[int]) -> None:
         """Take slots for the features of the committed tokens before the root. Raises OutOfPages, and holds none then."""
+        super().__init__(tree, tokens)
         self._model: Final = model
-        self._tree: Final = tree
-        self._tokens: Final = list(tokens)
         self._features: Final = FeatureBuffer(model.feature_dtype)
         self._table: Final = PageTable(model.pool)
         self._computed = 0
@@ -67,14 +67,6 @@ class BlockSession:
     def stalled(self) -> bool:
         """True if nothing can be drafted, or read, with the features that are there; behind a first token nothing ever can."""
         return self._root == 0 or (self.pending > 0 and self.readable == 0)
-
-    def positions(self, nodes: Ints) -> Ints:
-        """Look up the positions of nodes in the text [n]."""
-        return self._tree.positions.take(nodes)
-
-    def path(self, node: int) -> list[int]:
-        """List the tokens from below the root to a node."""
-        return [self._tree.token_of(above) for above in self._tree.path(node)]
 
     def commit(self, applied: AppliedCommit) -> None:
         """Take slots for the features of the new tokens. Raises OutOfPages."""
@@ -108,8 +100,3 @@ class BlockSession:
     def release(self) -> None:
         """Free every slot."""
         self._table.release()
-
-    @property
-    def _root(self) -> int:
-        """Position of the root."""
-        return len(self._tokens) - 1

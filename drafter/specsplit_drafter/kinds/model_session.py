@@ -20,16 +20,16 @@ from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
 from specsplit_drafter.drafts.feature_buffer import FeatureBuffer
 from specsplit_drafter.drafts.proposer import UNBOUNDED, AppliedCommit
 from specsplit_drafter.drafts.token_map import TokenMap
+from specsplit_drafter.kinds.session_text import SessionText
 
 
-class ModelSession:
+class ModelSession(SessionText):
     """The committed tokens of a session, its tree, a TokenMap for every step, and features that are not read yet."""
 
     def __init__(self, model: DraftModel, tree: TokenTree, tokens: Sequence[int]) -> None:
         """Take slots for the committed tokens, the root last; their rows are computed later. Raises OutOfPages, and holds none then."""
+        super().__init__(tree, tokens)
         self._recurrent: Final = model.recurrent
-        self._tree = tree
-        self._tokens = list(tokens)
         dtype = model.feature_dtype
         self._features = None if dtype is None else FeatureBuffer(dtype)
         # A head has no row of the first token in step 0, nor of the first two in step 1.
@@ -66,14 +66,6 @@ class ModelSession:
     def first_step(self) -> TokenMap:
         """The map of its rows in step 0."""
         return self._maps[0]
-
-    def positions(self, nodes: Ints) -> Ints:
-        """Look up the positions of nodes in the text [n]."""
-        return self._tree.positions.take(nodes)
-
-    def path(self, node: int) -> list[int]:
-        """List the tokens from below the root to a node."""
-        return [self._tree.token_of(above) for above in self._tree.path(node)]
 
     def commit(self, applied: AppliedCommit) -> None:
         """Take over slots of accepted nodes, free those of dead ones, and take some for pending tokens and due nodes. Raises OutOfPages."""
@@ -124,11 +116,6 @@ class ModelSession:
         """Free every slot."""
         for token_map in self._maps:
             token_map.release()
-
-    @property
-    def _root(self) -> int:
-        """Position of the root."""
-        return len(self._tokens) - 1
 
     def _reserve(self) -> None:
         for token_map in self._maps:

@@ -24,11 +24,8 @@ from specsplit.model.heads.block_config import BlockConfig
 from specsplit.model.heads.block_layers import BlockLayers
 from specsplit.model.heads.config import reach_of
 from specsplit.model.heads.head_module import HeadModule
-from specsplit.model.heads.shape import BlockShape
+from specsplit.model.heads.shape import DraftShape
 from specsplit.model.heads.target import TargetEmbeddings
-from specsplit.model.layers.cpu import CPU
-from specsplit.model.layers.gpu import gpu_kit
-from specsplit.model.layers.replacing import replace_layers
 from specsplit.model.pages.geometry import Geometry
 
 MASK_EMBEDDING: Final = "mask_embedding"
@@ -53,7 +50,7 @@ class BlockHead(HeadModule):
         super().__init__(target)
         need = FeatureNeed(said.layers, target.hidden_size)
         max_context = min(target.max_context, reach_of(config, target.max_context))
-        self.shape: Final = BlockShape(said.kind, need, max_context, target.vocabulary, model)
+        self.shape: Final = DraftShape(said.kind, need, max_context, target.vocabulary, model)
         width, vocab_size = config.hidden_size, target.vocabulary.size
         if target.embeddings.shape[1] != width:
             raise LoadError(
@@ -105,16 +102,6 @@ class BlockHead(HeadModule):
         if self.mask_embedding is None:
             return embedded
         return torch.where((tokens == self.said.mask_token).unsqueeze(-1), self.mask_embedding, embedded)
-
-    def use_cpu_layers(self) -> None:
-        """Replace modules by faster ones for a CPU, of the same numbers. It cannot be saved then."""
-        replace_layers(self, CPU, linear=True)
-
-    def use_gpu_layers(self) -> None:
-        """Replace modules by fused ones for a GPU, where there are kernels for it. It cannot be saved then."""
-        kit = gpu_kit(self.device)
-        if kit is not None:
-            replace_layers(self, kit)
 
     @property
     def layers(self) -> Sequence[nn.Module]:

@@ -41,7 +41,7 @@ class EagleHead(Head):
         need = FeatureNeed((LAST,), width)
         max_context = min(target.max_context, reach_of(config, target.max_context))
         super().__init__(
-            HeadShape(DrafterKind.EAGLE, need, width, 1, True, max_context, target.vocabulary, model),
+            HeadShape(DrafterKind.EAGLE, need, max_context, target.vocabulary, model, width, 1, True),
             target,
             width,
         )

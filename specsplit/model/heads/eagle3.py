@@ -68,7 +68,7 @@ class Eagle3Head(Head):
         state_width = width + (variant.mask_token is not None)
         max_context = min(target.max_context, reach_of(config, target.max_context))
         super().__init__(
-            HeadShape(DrafterKind.EAGLE3, need, state_width, 1, True, max_context, target.vocabulary, model),
+            HeadShape(DrafterKind.EAGLE3, need, max_context, target.vocabulary, model, state_width, 1, True),
             target,
             width,
         )

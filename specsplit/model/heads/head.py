@@ -15,9 +15,6 @@ from specsplit.model.attention.support import observe
 from specsplit.model.heads.head_module import HeadModule
 from specsplit.model.heads.shape import HeadShape
 from specsplit.model.heads.target import TargetEmbeddings
-from specsplit.model.layers.cpu import CPU
-from specsplit.model.layers.gpu import gpu_kit
-from specsplit.model.layers.replacing import replace_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.layers.shards import shard_layers
 from specsplit.model.pages.geometry import Geometry
@@ -48,21 +45,10 @@ class Head(HeadModule, ABC):
         """The decoder layers that a forward of a step runs through."""
         return [self.layers[step]]
 
-    def use_cpu_layers(self) -> None:
-        """Replace modules by faster ones for a CPU, of the same numbers (`specsplit.model.layers.cpu`). The head cannot be saved then.
-
-        Raises LoadError if it does not run any more; a rank that shares its MLPs with others is not tried, since all ranks run together.
-        """
-        replace_layers(self, CPU, linear=True)
+    def _try(self) -> None:
+        """A rank that shares its MLPs with others is not tried, since all ranks run together."""
         for step in range(0 if self.blocks else self.shape.num_steps):
             self._observed(step)
-
-    def use_gpu_layers(self) -> None:
-        """Replace modules by fused ones for a GPU, where there are kernels for it, as `use_cpu_layers` does."""
-        kit = gpu_kit(self.device)
-        if kit is not None and replace_layers(self, kit):
-            for step in range(0 if self.blocks else self.shape.num_steps):
-                self._observed(step)
 
     def shard(self, mesh: TensorMesh) -> None:
         """Keep only this rank's part of every step's MLP. Raises LoadError for one that cannot be cut."""

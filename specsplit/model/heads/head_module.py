@@ -6,6 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from specsplit.model.heads.target import TargetEmbeddings
+from specsplit.model.layers.cpu import CPU
+from specsplit.model.layers.gpu import gpu_kit
+from specsplit.model.layers.replacing import replace_layers
 from specsplit.model.layers.weights import Held, held_tensors
 
 
@@ -35,6 +38,23 @@ class HeadModule(nn.Module):
     def device(self) -> torch.device:
         """The device that it computes on."""
         return self.target.embeddings.device
+
+    def use_cpu_layers(self) -> None:
+        """Replace modules by faster ones for a CPU, of the same numbers (`specsplit.model.layers.cpu`). It cannot be saved then.
+
+        Raises LoadError if it does not run any more.
+        """
+        replace_layers(self, CPU, linear=True)
+        self._try()
+
+    def use_gpu_layers(self) -> None:
+        """Replace modules by fused ones for a GPU, where there are kernels for it. It cannot be saved then. Raises LoadError too."""
+        kit = gpu_kit(self.device)
+        if kit is not None and replace_layers(self, kit):
+            self._try()
+
+    def _try(self) -> None:
+        """Run what can be run without a target. Raises LoadError if it does not run."""
 
     def set_draft_tokens(self, target_ids: Tensor) -> None:
         """Set the target's ids [draft V] of the head's tokens, each once."""

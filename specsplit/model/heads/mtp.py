@@ -45,7 +45,7 @@ class MtpHead(Head):
         kind = DrafterKind.EAGLE if recurrent else DrafterKind.MULTI_LAYER_EAGLE
         need = FeatureNeed((LAST if formula.normed_features else target.num_layers,), width)
         super().__init__(
-            HeadShape(kind, need, width, num_steps, recurrent, target.max_context, target.vocabulary, model),
+            HeadShape(kind, need, target.max_context, target.vocabulary, model, width, num_steps, recurrent),
             target,
             width,
         )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
 from specsplit.clock import Clock
-from specsplit.draft_events import ToDrafter
 from specsplit.membership import PlanOrder
 from specsplit.model_thread import ModelThread
 from specsplit.observe import Tracing
@@ -22,7 +21,7 @@ from specsplit_verifier.edge.constraints import Constraints
 from specsplit_verifier.edge.sessions import Sessions
 from specsplit_verifier.engine.engine import Engine
 from specsplit_verifier.policy.adaptive.choice import bound_of, controller_for
-from specsplit_verifier.records.events import DrafterLost, FromDrafter, Output
+from specsplit_verifier.records.events import DrafterLost, FromDrafter, Outputs, Sends
 from specsplit_verifier.records.step import StepResult
 from specsplit_verifier.report.telemetry import Telemetry
 from specsplit_verifier.target.runner import TargetRunner
@@ -113,14 +112,9 @@ class Verifier:
         """Watch a session; see `Watching.watch`."""
         return self._telemetry.watching.watch(request_id)
 
-    def deliver(
-        self,
-        outputs: Sequence[tuple[int, Output]],
-        drafts: Sequence[tuple[str, int, ToDrafter]],
-        result: StepResult | None,
-    ) -> None:
+    def deliver(self, outputs: Outputs, sends: Sends, result: StepResult | None) -> None:
         """Hand a step's outputs over to the event loop, in one hop whatever the batch."""
-        self._loop.call_soon_threadsafe(self._hand_out, outputs, drafts, result)
+        self._loop.call_soon_threadsafe(self._hand_out, outputs, sends, result)
 
     def died(self, why: str = "") -> None:
         """End every session, saying why, and let the process leave: the engine thread is gone."""
@@ -136,13 +130,8 @@ class Verifier:
         self.sessions.fail(why)
         await asyncio.to_thread(self.engine.rank.fail, why)
 
-    def _hand_out(
-        self,
-        outputs: Sequence[tuple[int, Output]],
-        drafts: Sequence[tuple[str, int, ToDrafter]],
-        result: StepResult | None,
-    ) -> None:
-        self.streams.send(drafts)  # first: it is what the next step may wait for
+    def _hand_out(self, outputs: Outputs, sends: Sends, result: StepResult | None) -> None:
+        self.streams.send(sends)  # first: it is what the next step may wait for
         for session, output in outputs:
             self.sessions.tell(session, output)
         if result is not None:

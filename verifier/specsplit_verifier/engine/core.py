@@ -28,6 +28,7 @@ from specsplit_verifier.records.events import (
     FlushPages,
     FromDrafter,
     Output,
+    Outputs,
     Sends,
     SessionEvent,
     UnwatchBlocks,
@@ -57,7 +58,7 @@ class EngineCore:
         self._drafters = drafters
         self._clock = clock
         self._submissions = Submissions(info, scheduler, planner)
-        self._outputs: list[tuple[int, Output]] = []
+        self._outputs: Outputs = []
         self._steps = 0
         self._plan_switches = 0
         self._undrafted = Undrafted(LATELY)
@@ -96,7 +97,7 @@ class EngineCore:
         """What a step costs, as it has been observed."""
         return self._planner.cost
 
-    def outgoing(self) -> tuple[list[tuple[int, Output]], Sends]:
+    def outgoing(self) -> tuple[Outputs, Sends]:
         """What has come up for callers and for drafters since this was last asked. Who watches cached blocks is told of those."""
         outputs, self._outputs = self._outputs, []
         self._scheduler.kv.cache.blocks.tell()

@@ -20,6 +20,8 @@ from specsplit_verifier.records.step import StepResult
 T = TypeVar("T")
 Output = DecodeEvent | SpecsplitError
 """What a caller of Decode gets; an error ends it too."""
+Outputs = list[tuple[int, Output]]
+"""(session, what its caller gets), in order."""
 Sends = list[tuple[str, int, ToDrafter]]
 """(drafter address, session, what it is told), in order."""
 
@@ -154,16 +156,8 @@ class Outbox(Protocol):
         """Sessions whose trees are wanted too; asked once per step."""
         ...
 
-    def deliver(
-        self,
-        outputs: Sequence[tuple[int, Output]],
-        drafts: Sequence[tuple[str, int, ToDrafter]],
-        result: StepResult | None,
-    ) -> None:
-        """`outputs` are (session, what its caller gets); `drafts` are (drafter address, session, what it is told), in order.
-
-        `result` is of the step that brought them about, if there was one and somebody wants to know.
-        """
+    def deliver(self, outputs: Outputs, sends: Sends, result: StepResult | None) -> None:
+        """`result` is of the step that brought them about, if there was one and somebody wants to know."""
         ...
 
     def died(self, why: str = "") -> None:
