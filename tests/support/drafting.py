@@ -39,10 +39,10 @@ POCKET_KINDS = [kind for kind in DrafterKind if not kind.needs_model or kind in 
 
 
 @asynccontextmanager
-async def pocket_drafters() -> AsyncIterator[dict[DrafterKind, Register]]:
-    """One of each of these kinds, as it would join a cluster."""
+async def pocket_drafters(*kinds: DrafterKind) -> AsyncIterator[dict[DrafterKind, Register]]:
+    """One of each of some kinds, by default of all that there are for the pocket target, as it would join a cluster."""
     async with AsyncExitStack() as stack:
-        yield {kind: await _started(stack, kind) for kind in POCKET_KINDS}
+        yield {kind: await _started(stack, kind) for kind in kinds or POCKET_KINDS}
 
 
 async def _started(stack: AsyncExitStack, kind: DrafterKind) -> Register:

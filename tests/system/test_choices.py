@@ -15,7 +15,7 @@ from tests.system.conftest import SERIAL, empty, eventually
 
 POCKET = Path("models/pocket")
 PROMPT = "def fibonacci(n):\n"
-SEEDED = {"temperature": 0.9, "top_k": 200, "max_tokens": 48, "ignore_eos": True}
+SEEDED = {"temperature": 0.9, "top_k": 200, "max_tokens": 24, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
+from itertools import product
 from pathlib import Path
 from shutil import copytree
 
@@ -14,11 +15,9 @@ from transformers import AutoTokenizer
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from tests.model.test_quantised import compressed, packed, quantised
-from tests.support.slow import slowly
 from tests.system.conftest import SERIAL
 
 TARGET = Path("models/pocket/target")
-HEADS = ["eagle3", "dflash", *slowly("multi_layer_eagle", "eagle")]
 PROMPT = "import os\nimport sys\n"
 """Behind it the target's first choice is half a logit ahead of its second for 40 tokens, in every dtype: how bfloat16 rounds in a batch of
 another size changes no token."""
@@ -30,6 +29,10 @@ SETUPS = {
     "a bfloat16 head of a float32 target": (FLOAT32, BFLOAT16),
     "a float32 head of a bfloat16 target": (BFLOAT16, FLOAT32),
 }
+HEADS = ["eagle3", "dflash", "multi_layer_eagle", "eagle"]
+QUICK = {(setup, HEADS[number % 2]) for number, setup in enumerate(SETUPS)}
+"""Every setup with one head; each head takes features in another way."""
+PAIRS = [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in product(SETUPS, HEADS)]
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +53,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
         yield cluster
 
 
-@pytest.mark.parametrize("drafter", HEADS)
-@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize(("setup", "drafter"), PAIRS)
 def test_its_drafts_are_accepted_and_the_text_is_the_targets_own(
     clusters: Callable[[str], LocalCluster], setup: str, drafter: str
 ) -> None:

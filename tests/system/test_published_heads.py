@@ -27,7 +27,7 @@ DATA = Path("tests/data/heads")
 POCKET = Path("models/pocket/target")
 KIND = DrafterKind.EAGLE3
 SAVED = sorted(folder.name for folder in DATA.iterdir() if folder.is_dir())
-QUICK = {"eagle3-all-at-once", "peagle-qwen3", "latents", "dflash2", "dspark"}
+QUICK = {"eagle3-all-at-once", "peagle-qwen3", "latents", "dspark"}
 REACH = 80
 """Tokens of a text that the short head was made for."""
 

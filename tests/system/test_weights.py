@@ -58,20 +58,20 @@ def cluster(weights: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("drafter", ["eagle3", "ngram", "none"])
 def test_the_output_is_that_of_the_weights_in_force_whatever_drafts(
-    cluster: LocalCluster, expected: dict[str, list[int]], drafter: str
+    cluster: LocalCluster, expected: dict[str, list[int]]
 ) -> None:
     with cluster.client() as client:
-        for name in ("first", "second", "first"):
+        for name in ("second", "first"):
             answers = client.update_weights(UpdateWeights(name), timeout_s=120)
             assert len(answers) == 2 and all(answer.version for answer in answers)
-            results = [
-                client.generate(TokenPrompt(PROMPT), drafter=drafter, plan=SERIAL, max_tokens=COUNT) for _ in range(3)
-            ]
-            assert [list(result.tokens) for result in results] == [expected[name]] * 3
-            if drafter == "eagle3":
-                assert all(result.speculation.accepted for result in results), "the head drafts on"
+            for drafter in ("eagle3", "ngram", "none"):
+                results = [
+                    client.generate(TokenPrompt(PROMPT), drafter=drafter, plan=SERIAL, max_tokens=COUNT)
+                    for _ in range(2)
+                ]
+                assert [list(result.tokens) for result in results] == [expected[name]] * 2, drafter
+                assert drafter != "eagle3" or all(result.speculation.accepted for result in results), "it drafts on"
 
 
 def test_a_request_that_runs_goes_on_behind_its_tokens_and_the_coordinator_tells_the_version(

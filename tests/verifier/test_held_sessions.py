@@ -26,6 +26,7 @@ from specsplit_verifier.edge.verifier import Verifier
 from tests.support.drafting import POCKET, endpoint_of, pocket_drafters
 from tests.support.grammars import CONSTRAINTS
 from tests.support.rank_groups import ranks_over
+from tests.support.slow import slowly
 from tests.verifier.conftest import verifier_over
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -93,32 +94,37 @@ async def alone() -> list[Output]:
     return written.outputs
 
 
-async def test_who_is_preempted_in_the_middle_goes_on_where_the_grammar_stood() -> None:
+@pytest.mark.parametrize("kind", [DrafterKind.EAGLE3, *slowly(DrafterKind.NGRAM, DrafterKind.DFLASH)])
+async def test_who_is_preempted_in_the_middle_goes_on_where_the_grammar_stood(kind: DrafterKind) -> None:
     expected = await alone()
-    async with pocket_drafters() as drafters:
-        for kind in (None, DrafterKind.NGRAM, DrafterKind.EAGLE3, DrafterKind.DFLASH):
-            drafter = endpoint_of(drafters[kind]) if kind else None
-            async with verifier_over(POCKET, max_sessions=64, kv_tokens=LITTLE) as verifier:
-                written = await write(verifier, drafter)
-            assert written.outputs == expected, kind
-            assert written.preempted and (drafter is None or written.accepted), kind
-
-
-async def test_who_is_preempted_is_looked_up_for_again() -> None:
-    expected = await alone()
-    async with verifier_over(POCKET, max_sessions=64, kv_tokens=LITTLE, lookup=True) as verifier:
-        written = await write(verifier, None, any_drafter=True, scope=b"a")
+    async with (
+        pocket_drafters(kind) as drafters,
+        verifier_over(POCKET, max_sessions=64, kv_tokens=LITTLE) as verifier,
+    ):
+        written = await write(verifier, endpoint_of(drafters[kind]))
     assert written.outputs == expected and written.preempted and written.accepted
 
 
-@pytest.mark.parametrize(("adaptive", "kv_tokens"), [("static", 16_384), ("goodput", LITTLE)])
-async def test_ranks_of_a_group_write_what_one_verifier_does(adaptive: str, kv_tokens: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("lookup", [False, True])
+async def test_who_is_preempted_without_a_drafter_goes_on_and_is_looked_up_for_again(lookup: bool) -> None:
     expected = await alone()
-    async with pocket_drafters() as drafters:
-        for kind in (DrafterKind.STANDALONE, DrafterKind.EAGLE3):
-            at = endpoint_of(drafters[kind])
-            async with ranks_over(POCKET, 2, adaptive=adaptive, max_sessions=64, kv_tokens=kv_tokens) as ranks:
-                drafted, plain = await asyncio.gather(write(ranks.verifiers[0], at), write(ranks.verifiers[1], None))
-            assert [drafted.outputs, plain.outputs] == [expected] * 2, kind
-            assert drafted.accepted and not plain.accepted
-            assert bool(drafted.preempted) == bool(plain.preempted) == (kv_tokens == LITTLE)
+    async with verifier_over(POCKET, max_sessions=64, kv_tokens=LITTLE, lookup=lookup) as verifier:
+        written = await write(verifier, None, any_drafter=lookup, scope=b"a")
+    assert written.outputs == expected and written.preempted and bool(written.accepted) == lookup
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DrafterKind.STANDALONE, DrafterKind.EAGLE3])
+@pytest.mark.parametrize(("adaptive", "kv_tokens"), [("static", 16_384), ("goodput", LITTLE)])
+async def test_ranks_of_a_group_write_what_one_verifier_does(adaptive: str, kv_tokens: int, kind: DrafterKind) -> None:
+    expected = await alone()
+    async with (
+        pocket_drafters(kind) as drafters,
+        ranks_over(POCKET, 2, adaptive=adaptive, max_sessions=64, kv_tokens=kv_tokens) as ranks,
+    ):
+        drafter = endpoint_of(drafters[kind])
+        drafted, plain = await asyncio.gather(write(ranks.verifiers[0], drafter), write(ranks.verifiers[1], None))
+    assert [drafted.outputs, plain.outputs] == [expected] * 2
+    assert drafted.accepted and not plain.accepted
+    assert bool(drafted.preempted) == bool(plain.preempted) == (kv_tokens == LITTLE)

@@ -25,6 +25,7 @@ from specsplit_verifier.sessions.session import Session
 from specsplit_verifier.sessions.tree_limits import TreeLimits
 from tests.support.drafting import POCKET, endpoint_of, pocket_drafters
 from tests.support.sessions import session_of
+from tests.support.slow import slowly
 from tests.verifier.conftest import decode, recorded, verifier_over
 
 WORDS = Vocabulary(1000)
@@ -188,7 +189,7 @@ PROMPT = [*range(40, 60), *range(300, 320), *range(40, 60)]
 
 
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("adaptive", ["static", "goodput"])
+@pytest.mark.parametrize("adaptive", ["static", *slowly("goodput")])
 async def test_text_is_the_same_with_every_kind_of_drafter_and_lookup_beside_it(adaptive: str) -> None:
     def asked(sampling: Sampling, drafter: Endpoint | None = None) -> DecodeRequest:
         return DecodeRequest("r", PROMPT, sampling, Stopping(60, ignore_eos=True), PLAN, drafter)

@@ -178,7 +178,7 @@ async def test_a_text_that_repeats_itself_takes_fewer_steps_without_any_drafter(
     sampling=st.sampled_from([Sampling(), Sampling(6.0, seed=7), Sampling(frequency_penalty=0.5)]),
     adaptive=st.sampled_from(["static", "goodput"]),
 )
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_text_is_what_it_is_without_drafts(
     alphabet: Path, words: list[list[int]], order: list[int], plan: PlanChanges, sampling: Sampling, adaptive: str
 ) -> None:
