@@ -33,7 +33,8 @@ async def test_sampled_tokens_follow_the_targets_distribution(tmp_path: Path) ->
         drafter_process("ngram") as endpoint,
         verifier_over(folder, max_sessions=900, kv_tokens=65536, paced_step_base_ms=2.0) as verifier,
     ):
-        serial = PlanChanges(draft_ahead=False)  # a step waits for drafts, however busy the machine is
+        # A step waits for drafts, however busy the machine is.
+        serial = PlanChanges(draft_ahead=False, wait_budget_us=2_000_000)
         requests = [
             DecodeRequest(str(seed), PROMPT, Sampling(1.0, seed=seed), Stopping(5), serial, drafter=endpoint)
             for seed in range(SESSIONS)
