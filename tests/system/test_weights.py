@@ -58,6 +58,7 @@ def cluster(weights: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.timeout(300)
 def test_the_output_is_that_of_the_weights_in_force_whatever_drafts(
     cluster: LocalCluster, expected: dict[str, list[int]]
 ) -> None:
