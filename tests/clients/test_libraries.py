@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from specsplit.cli.gateway import Gateway
 from specsplit.client import ChatMessage, ChatPrompt, Client
 
+# Importing either takes seconds of a machine with nothing else to do.
+pytestmark = pytest.mark.timeout(300)
+
 QUESTION, PROMPT = "add two numbers", "def add(a, b):\n"
 OWN_QUESTION = ChatPrompt((ChatMessage("user", QUESTION),))
 
