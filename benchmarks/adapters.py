@@ -92,8 +92,7 @@ def run(context: Context) -> None:
     }  # fmt: skip
     notes = [
         "Ratios are of forwards next to one another in time. Adapters add to all seven projections of every layer.",
-        f"{NONE}: by a target without adapters_dir, whose decoder layers are kernels as a whole; with 0 adapters their projections are "
-        "products one by one.",
+        f"{NONE}: by a target without adapters_dir.",
     ]
     context.finish("adapters", "What adapters cost a forward", COLUMNS, rows, settings, notes, draw)
 

@@ -213,20 +213,34 @@ def test_a_row_of_an_adapter_that_is_not_there_is_no_row_of_the_base(
         mixed_logits(load(folders["llama"], None), [1])
 
 
-def test_what_is_adapted_and_what_stands_beside_it_is_packed_and_other_layers_are_kernels(
+def test_layers_that_are_kernels_without_adapters_are_kernels_with_them_and_give_the_base_its_bits(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
     if why := library.obstacle():
         pytest.skip(why)
-    write_adapter(tmp_path / "a", folders["llama"], 1, modules=["q_proj"])
+    write_adapter(tmp_path / "a", folders["llama"], 1, modules=["q_proj", "up_proj"])
     rewrite(tmp_path / "a", lambda tensors: {name: each for name, each in tensors.items() if ".layers.1." in name})
-    lm: Any = load(folders["llama"], tmp_path)
-    first, second, third = lm.model.model.layers
-    assert isinstance(first, NativeLayer)
-    assert isinstance(third, NativeLayer)
-    assert isinstance(second.self_attn.q_proj, AdaptedLinear)
-    assert isinstance(second.self_attn.q_proj.inner, PackedLinear)
-    assert isinstance(second.self_attn.k_proj, PackedLinear)
+    write_adapter(tmp_path / "b", folders["llama"], 2)
+    lm, without = (load(folders["llama"], path) for path in (tmp_path, None))
+    layers: Any = lm.model.get_submodule("model.layers")
+    assert all(isinstance(layer, NativeLayer) for layer in layers)
+    assert list(lm.adapters.kinds()) == [1, 2] and lm.adapters.layers_of(2) == []
+    base, mixed = mixed_logits(without, [0] * 4), mixed_logits(lm, [0, 1, 0, 2])
+    assert torch.equal(mixed_logits(lm, [0] * 4), base)
+    adapted = torch.tensor([own > 0 for own in (0, 1, 0, 2, *(each for each in (0, 1, 0, 2) for _ in TREE))])
+    assert torch.equal(mixed[~adapted], base[~adapted]), "beside rows with adapters too"
+    assert not torch.isclose(mixed[adapted], base[adapted]).all(1).any()
+
+
+def test_what_is_adapted_in_a_layer_that_is_no_kernel_is_packed_with_what_stands_beside_it(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    if why := library.obstacle():
+        pytest.skip(why)
+    write_adapter(tmp_path / "a", folders["latents"], 1, modules=["o_proj"])
+    lm = load(folders["latents"], tmp_path)
+    adapted = lm.adapters.layers_of(1)
+    assert adapted and all(isinstance(layer.inner, PackedLinear) for layer in adapted)
 
 
 def test_patterns_say_ranks_and_alphas_of_single_modules(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -404,6 +418,6 @@ def test_an_inflated_target_takes_none(folders: dict[str, Path], llama_adapters:
 
 
 def test_every_projection_of_a_layer_is_adapted(folders: dict[str, Path], llama_adapters: Path) -> None:
-    lm = load(folders["llama"], llama_adapters)
+    lm = load(folders["llama"], llama_adapters, cpu_layers=False)
     assert {layer.name.rpartition(".")[2] for layer in lm.adapters.layers_of(1)} == {*EVERY}
     assert len(lm.adapters.layers_of(1)) == 3 * len(EVERY)

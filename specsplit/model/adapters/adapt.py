@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from specsplit.errors import LoadError
 from specsplit.model.adapters.folder import AdapterWeights, adapters_in, read_adapter
+from specsplit.model.adapters.fused import fuse_layers
 from specsplit.model.adapters.linear import AdaptedLinear
 from specsplit.model.adapters.shares import Share, Shares, shares_of
 from specsplit.model.layers.cpu import packed
@@ -35,8 +36,9 @@ class Adapters:
         self.known: tuple[Adapter, ...] = ()
         """By their numbers, which begin with 1: 0 is the base."""
         self._shares: Final = Shares()
-        self._linears: Final[dict[nn.Module, AdaptedLinear]] = {}
-        """By the layer that each stands for."""
+        self._linears: Final[list[AdaptedLinear]] = []
+        self._adds_to: Final[list[frozenset[str]]] = []
+        """Names of the layers that each adds to, by adapter."""
 
     def __len__(self) -> int:
         return len(self.known)
@@ -57,26 +59,33 @@ class Adapters:
 
     def put(self, model: PreTrainedModel, weights: AdapterWeights) -> None:
         """Put one more into a model. Raises LoadError, naming it, if it does not fit."""
-        number = len(self.known) + 1
+        number, names = len(self.known) + 1, set[str]()
         try:
             for name, low_rank in weights.modules.items():
-                self._linear(model, name).add(number, low_rank)
+                linear = self._linear(model, name)
+                linear.add(number, low_rank)
+                names.add(linear.name)
         except LoadError as error:
             raise LoadError(f"adapter {weights.adapter.name}: {error}") from error
         self.known = (*self.known, weights.adapter)
+        self._adds_to.append(frozenset(names))
 
     def kinds(self) -> Iterator[int]:
         """The first adapter of all that add to the same layers, by its number."""
-        met: set[frozenset[nn.Module]] = set()
-        for number in range(1, len(self) + 1):
-            layers = frozenset(self.layers_of(number))
+        met: set[frozenset[str]] = set()
+        for number, layers in enumerate(self._adds_to, 1):
             if layers not in met:
                 met.add(layers)
                 yield number
 
     def layers_of(self, adapter: int) -> list[AdaptedLinear]:
-        """The layers that an adapter adds to."""
-        return [linear for linear in self._linears.values() if adapter in linear.adapters]
+        """The layers that an adapter adds to, but those that were fused."""
+        return [linear for linear in self._linears if adapter in linear.adapters]
+
+    def fuse(self, model: PreTrainedModel) -> None:
+        """Have a CPU run decoder layers with adapters as kernels, where it does without them. To be called before others are replaced."""
+        fused = fuse_layers(model, len(self), self._shares) if self.known else set[AdaptedLinear]()
+        self._linears[:] = [linear for linear in self._linears if linear not in fused]
 
     def pack(self, model: nn.Module) -> None:
         """Have a CPU multiply by the weights of adapted layers, and of those beside them, as by those of others: see `PackedLinear`."""
@@ -106,7 +115,8 @@ class Adapters:
             raise LoadError(f"it adapts {name}, which computes logits: only layers below it can be adapted")
         if type(module) is not nn.Linear:
             raise LoadError(f"it adapts {name}, which is a {type(module).__name__}: only linear layers can be adapted")
-        adapted = self._linears[module] = AdaptedLinear(path, module, self._shares)
+        adapted = AdaptedLinear(path, module, self._shares)
+        self._linears.append(adapted)
         parent, _, last = path.rpartition(".")
         setattr(model.get_submodule(parent), last, adapted)
         return adapted

@@ -64,9 +64,14 @@ class AdaptedLinear(nn.Module):
 
     def pack(self, count: int) -> None:
         """Have a CPU add in one call what all of `count` adapters add, where there is a kernel for the type."""
-        if self.weight.dtype == torch.float32 and library.obstacle() is None:
-            pairs = {number: (added.down, added.up) for number, added in self._added.items()}
-            self._kernel = LowRankKernel(count, pairs, self.in_features, self.out_features)
+        self._kernel = self.kernel(count)
+
+    def kernel(self, count: int) -> LowRankKernel | None:
+        """What all of `count` adapters add, as kernels for a CPU read it; None: there are none for the type."""
+        if self.weight.dtype != torch.float32 or library.obstacle() is not None:
+            return None
+        pairs = {number: (added.down, added.up) for number, added in self._added.items()}
+        return LowRankKernel(count, pairs, self.in_features, self.out_features)
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out]; the tokens of a forward in its order, all of them, if any of them has an adapter."""
@@ -80,8 +85,9 @@ class AdaptedLinear(nn.Module):
                 f"{self.name} is run on {len(flat)} of {self._shares.tokens} tokens: only layers can be adapted that are run on all tokens "
                 "of a forward at once, and not experts or recurrent layers"
             )
-        if self._kernel is not None:
-            self._kernel.add(self._shares.tiles, flat, sums)
+        tiles = None if self._kernel is None else self._shares.tiles()
+        if self._kernel is not None and tiles is not None:
+            self._kernel.add(tiles, flat, sums)
             return sums.view(out.shape)
         for share in self._shares.adapted:
             added = self._added.get(share.adapter)

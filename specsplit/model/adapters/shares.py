@@ -47,9 +47,17 @@ class Shares:
         """A forward of so many tokens begins; with no shares one ends."""
         self.tokens, self.adapted, self._tiles = tokens, adapted, None
 
-    @property
-    def tiles(self) -> Tiles:
-        """All of them as the kernel for a CPU reads them, made for the first layer that asks."""
+    def tiles(self, at: Tensor | None = None) -> Tiles | None:
+        """All of them as kernels for a CPU read them, made for the first layer that asks, or of the tokens at these indices [n], by their
+        places in it; None: no token has an adapter."""
+        if not self.adapted:
+            return None
+        if at is not None:
+            owners = np.zeros(self.tokens, dtype=np.int64)
+            for share in self.adapted:
+                owners[share.indices] = share.adapter
+            chosen = owners[at.numpy()]
+            return Tiles((share.adapter, np.flatnonzero(chosen == share.adapter)) for share in self.adapted)
         if self._tiles is None:
             self._tiles = Tiles((share.adapter, share.indices) for share in self.adapted)
         return self._tiles

@@ -25,6 +25,7 @@ def use_cpu_layers(lm: CausalLM, trees: Tensor, adapted: Tensor | None = None) -
 
     Ranks that share its MLPs, and run together or not at all, are not asked.
     """
+    lm.adapters.fuse(lm.model)
     replace_layers(lm.model, CPU)
     embeddings, output = lm.model.get_input_embeddings(), lm.model.get_output_embeddings()
     if output is not None:

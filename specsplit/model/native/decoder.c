@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "product.h"
+#include "low_rank.h"
 
 struct weights {
   const float *panels; /* [panels, I, PANEL] */
@@ -28,6 +28,17 @@ struct decoder {
   struct norm before_attention, of_queries, of_keys, before_mlp;
   struct weights projections, output; /* W to (H + 2 K) D, of queries, keys, values; H D to W */
   struct weights gate, up, down;      /* W to M, M to W */
+};
+
+/* What adapters add to the products of a layer: a table of adapters for each, NULL where none of them adds anything. */
+struct adapted {
+  const struct low_rank *queries, *keys, *values, *output, *gate, *up, *down;
+};
+
+/* Rows of a forward that have adapters. */
+struct tiles {
+  const struct tile *each;
+  int64_t count; /* 0: no row has one */
 };
 
 /* What becomes of sums. */
@@ -122,6 +133,36 @@ INLINE void multiply_gated(const float *from, int64_t rows, const struct weights
   }
 }
 
+/* Add what adapters add to one product, from [T, I]; to: O numbers of each row, `apart` from one to the next. */
+static void adapt(const struct low_rank *adapters, int64_t in, int64_t out, const struct tiles *tiles, const float *from, float *to,
+                  int64_t apart) {
+  if (adapters && tiles->count) add_tiles(adapters, in, out, tiles->each, tiles->count, from, to, apart);
+}
+
+/* silu(a) b of `count` numbers, to a */
+INLINE void gate_row(float *a, const float *b, int64_t count) {
+  for (int64_t at = 0; at < count; at += WIDE) {
+    const size_t size = (size_t)(count - at < WIDE ? count - at : WIDE) * sizeof(float);
+    wide one = {0}, other = {0};
+    memcpy(&one, a + at, size);
+    memcpy(&other, b + at, size);
+    one = silu(one) * other;
+    memcpy(a + at, &one, size);
+  }
+}
+
+/* silu(gate(x)) up(x) with what adapters add to either, to [T, M], by way of lifted [T, M] */
+static void multiply_adapted(const float *from, int64_t rows, const struct decoder *decoder, const struct adapted *adapted,
+                             const struct tiles *tiles, float *lifted, float *to) {
+  const int64_t width = decoder->width, inside = decoder->gate.out;
+  multiply_all(STORED, from, rows, &decoder->gate, NULL, to);
+  multiply_all(STORED, from, rows, &decoder->up, NULL, lifted);
+  adapt(adapted->gate, width, inside, tiles, from, to, inside);
+  adapt(adapted->up, width, inside, tiles, from, lifted, inside);
+#pragma omp for schedule(static)
+  for (int64_t row = 0; row < rows; row++) gate_row(to + row * inside, lifted + row * inside, inside);
+}
+
 /* x cos + rotate_half(x) sin (arXiv 2104.09864) of a head, cos and sin [D]. */
 INLINE void rotate(float *head, const float *cos, const float *sin, int64_t width) {
   const int64_t half = width / 2;
@@ -153,13 +194,20 @@ void mlp(const struct weights *gate, const struct weights *up, const struct weig
 }
 
 /* Queries and keys, rotated by cos and sin [T, D], and values, to [T, H + 2 K, D], of hidden states [T, W], by way of normed [T, W]. */
-void project(const struct decoder *decoder, int64_t rows, const float *hidden, const float *cos, const float *sin, float *normed,
-             float *to, int64_t threads) {
+void project(const struct decoder *decoder, const struct adapted *adapted, const struct tile *tile, int64_t tile_count, int64_t rows,
+             const float *hidden, const float *cos, const float *sin, float *normed, float *to, int64_t threads) {
+  const struct tiles tiles = {tile, tile_count};
   const int64_t width = decoder->head_width, turned = decoder->heads + decoder->kv_heads, all = turned + decoder->kv_heads;
 #pragma omp parallel num_threads((int)threads)
   {
     normalise_rows(&decoder->before_attention, hidden, normed, rows, decoder->width);
     multiply_all(STORED, normed, rows, &decoder->projections, NULL, to);
+    if (tile_count) {
+      const int64_t in = decoder->width, queries = decoder->heads * width, keys = decoder->kv_heads * width, apart = all * width;
+      adapt(adapted->queries, in, queries, &tiles, normed, to, apart);
+      adapt(adapted->keys, in, keys, &tiles, normed, to + queries, apart);
+      adapt(adapted->values, in, keys, &tiles, normed, to + queries + keys, apart);
+    }
 #pragma omp for schedule(static)
     for (int64_t each = 0; each < rows * turned; each++) {
       const int64_t row = each / turned, head = each % turned;
@@ -172,14 +220,21 @@ void project(const struct decoder *decoder, int64_t rows, const float *hidden, c
 }
 
 /* The layer's hidden states to [T, W], of those that it reads and of what its heads have seen [T, H, D], by way of normed [T, W] and
-   gated [T, M]. */
-void finish(const struct decoder *decoder, int64_t rows, const float *hidden, const float *seen, float *normed, float *gated, float *to,
-            int64_t threads) {
+   gated [T, M], and lifted [T, M] if there are tiles. */
+void finish(const struct decoder *decoder, const struct adapted *adapted, const struct tile *tile, int64_t tile_count, int64_t rows,
+            const float *hidden, const float *seen, float *normed, float *gated, float *lifted, float *to, int64_t threads) {
+  const struct tiles tiles = {tile, tile_count};
+  const int64_t width = decoder->width, inside = decoder->gate.out;
 #pragma omp parallel num_threads((int)threads)
   {
     multiply_all(ADDED, seen, rows, &decoder->output, hidden, to);
-    normalise_rows(&decoder->before_mlp, to, normed, rows, decoder->width);
-    multiply_gated(normed, rows, &decoder->gate, &decoder->up, gated);
+    if (tile_count) adapt(adapted->output, decoder->output.in, width, &tiles, seen, to, width);
+    normalise_rows(&decoder->before_mlp, to, normed, rows, width);
+    if (tile_count && (adapted->gate || adapted->up))
+      multiply_adapted(normed, rows, decoder, adapted, &tiles, lifted, gated);
+    else
+      multiply_gated(normed, rows, &decoder->gate, &decoder->up, gated);
     multiply_all(ADDED, gated, rows, &decoder->down, to, to);
+    if (tile_count) adapt(adapted->down, inside, width, &tiles, gated, to, width);
   }
 }

@@ -8,12 +8,13 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from specsplit.model.native.library import library
+from specsplit.model.native.low_rank import LowRankKernel, Tiles
 from specsplit.model.native.weights import GatedWeights, Weights, WeightsStruct, checked
 
 
@@ -49,6 +50,29 @@ class Products(NamedTuple):
     mlp: GatedWeights
 
 
+class Adapted(NamedTuple):
+    """What adapters add to the products of a layer; None: nothing."""
+
+    queries: LowRankKernel | None
+    keys: LowRankKernel | None
+    values: LowRankKernel | None
+    output: LowRankKernel | None
+    gate: LowRankKernel | None
+    up: LowRankKernel | None
+    down: LowRankKernel | None
+
+    @property
+    def adapters(self) -> int:
+        """The highest number of an adapter that all of them know."""
+        return min((kernel.count for kernel in self if kernel is not None), default=0)
+
+
+class _Adapted(ctypes.Structure):
+    """`struct adapted` of decoder.c"""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in Adapted._fields)
+
+
 class _Norm(ctypes.Structure):
     _fields_ = (("weight", ctypes.c_void_p), ("epsilon", ctypes.c_float))
 
@@ -81,6 +105,8 @@ class DecoderKernel:
         self._reference: Final = ctypes.byref(self._layer)
         self._heads: Final = heads.count + 2 * heads.kv_count, heads.width
         self._inside: Final = products.mlp.gate.out
+        self._adapted = Adapted(*(None,) * len(Adapted._fields))
+        self._tables = _Adapted()
         self.sizes: Final = (
             self._layer.width,
             heads.count,
@@ -99,10 +125,33 @@ class DecoderKernel:
         products = (projections.tensors, output.tensors, mlp.tensors)
         return [*(norm.weight for norm in norms if norm is not None), *chain.from_iterable(products)]
 
-    def project(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def adapt(self, adapted: Adapted) -> None:
+        """Have adapters add this to the rows of tiles. Raises ValueError for what does not fit."""
+        width, heads, kv_heads, inside = (
+            self._layer.width,
+            self._layer.heads * self._heads[1],
+            self._layer.kv_heads * self._heads[1],
+            self._inside,
+        )
+        shapes = (
+            (width, heads),
+            (width, kv_heads),
+            (width, kv_heads),
+            (heads, width),
+            (width, inside),
+            (width, inside),
+            (inside, width),
+        )
+        for name, kernel, shape in zip(Adapted._fields, adapted, shapes, strict=True):
+            if kernel is not None and (kernel.into, kernel.out) != shape:
+                raise ValueError(f"adapters of {name} go from {kernel.into} to {kernel.out}, expected {shape}")
+        self._adapted = adapted
+        self._tables = _Adapted(*(None if kernel is None else kernel.address for kernel in adapted))
+
+    def project(self, hidden: Tensor, cos: Tensor, sin: Tensor, tiles: Tiles | None = None) -> Tensor:
         """Rotated queries and keys, and values, [T, H + 2 K, D], of hidden states [1, T, W]; cos and sin [1, T, D].
 
-        Raises ValueError for another type or width.
+        tiles: of those tokens that adapters are for. Raises ValueError for another type or width, or tiles that do not fit.
         """
         width = self._layer.width
         tokens = hidden.numel() // width
@@ -112,23 +161,31 @@ class DecoderKernel:
         normed = torch.empty(tokens, width, dtype=torch.float32)
         out = torch.empty(tokens, *self._heads, dtype=torch.float32)
         addresses = (each.data_ptr() for each in (hidden, cos, sin, normed, out))
-        self._kernels.project(self._reference, tokens, *addresses, torch.get_num_threads())
+        self._kernels.project(*self._of(tiles, tokens), tokens, *addresses, torch.get_num_threads())
         return out
 
-    def finish(self, hidden: Tensor, seen: Tensor) -> Tensor:
+    def finish(self, hidden: Tensor, seen: Tensor, tiles: Tiles | None = None) -> Tensor:
         """The layer's hidden states [1, T, W], of those that it reads and of what its heads have seen [1, T, H, D].
 
-        Raises ValueError for another type or width.
+        tiles: of those tokens that adapters are for. Raises ValueError for another type or width, or tiles that do not fit.
         """
         width = self._layer.width
         tokens = hidden.numel() // width
         hidden, seen = checked(hidden, tokens, width), checked(seen, tokens * self._layer.heads, self._heads[1])
         normed = torch.empty(tokens, width, dtype=torch.float32)
         gated = torch.empty(tokens, self._inside, dtype=torch.float32)
+        lifted = gated if tiles is None else torch.empty_like(gated)
         out = torch.empty_like(hidden)
-        addresses = (each.data_ptr() for each in (hidden, seen, normed, gated, out))
-        self._kernels.finish(self._reference, tokens, *addresses, torch.get_num_threads())
+        addresses = (each.data_ptr() for each in (hidden, seen, normed, gated, lifted, out))
+        self._kernels.finish(*self._of(tiles, tokens), tokens, *addresses, torch.get_num_threads())
         return out
+
+    def _of(self, tiles: Tiles | None, tokens: int) -> tuple[Any, ...]:
+        """What the kernels read of the layer, and of rows that have adapters."""
+        if tiles is None:
+            return self._reference, None, None, 0
+        tiles.check(self._adapted.adapters, tokens)
+        return self._reference, ctypes.addressof(self._tables), tiles.address, tiles.count
 
 
 def _check(heads: Heads, before_attention: Norm, before_mlp: Norm, products: Products) -> None:

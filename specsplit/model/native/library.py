@@ -45,8 +45,8 @@ _FUNCTIONS: Final = {
     "panel_width": (),
     "product": (_ADDRESS, _COUNT, *(_ADDRESS,) * 2, _COUNT),
     "mlp": (*(_ADDRESS,) * 3, _COUNT, *(_ADDRESS,) * 3, _COUNT),
-    "project": (_ADDRESS, _COUNT, *(_ADDRESS,) * 5, _COUNT),
-    "finish": (_ADDRESS, _COUNT, *(_ADDRESS,) * 5, _COUNT),
+    "project": (*(_ADDRESS,) * 3, *(_COUNT,) * 2, *(_ADDRESS,) * 5, _COUNT),
+    "finish": (*(_ADDRESS,) * 3, *(_COUNT,) * 2, *(_ADDRESS,) * 6, _COUNT),
     "add_low_rank": (_ADDRESS, *(_COUNT,) * 2, _ADDRESS, _COUNT, *(_ADDRESS,) * 2, _COUNT),
 }
 """What they take."""

@@ -1,4 +1,4 @@
-"""What adapters of low rank add to the output of one linear layer, in one call for all of them.
+"""What adapters of low rank add to the outputs of linear layers, in one call for all of them.
 
 T   rows      I, O   numbers of a row that goes in, and that comes out      R   rank of an adapter
 """
@@ -18,19 +18,19 @@ from specsplit.model.native.library import library
 from specsplit.model.native.weights import Weights, checked
 
 MOST_RANK: Final = 64
-"""The highest R; `MOST_RANK` of low_rank.c."""
+"""The highest R; `MOST_RANK` of low_rank.h."""
 ROWS: Final = 4
-"""Rows of a tile; `ROWS` of low_rank.c."""
+"""Rows of a tile; `ROWS` of low_rank.h."""
 
 
 class _LowRank(ctypes.Structure):
-    """`struct low_rank` of low_rank.c; one of zeros adds nothing."""
+    """`struct low_rank` of low_rank.h; one of zeros adds nothing."""
 
     _fields_ = (("down", ctypes.c_void_p), ("up", ctypes.c_void_p), ("rank", ctypes.c_int64))
 
 
 class Tiles:
-    """Rows of one forward by their adapters, as the kernel shares them out: made once, and read by all layers."""
+    """Rows of one forward by their adapters, as the kernels share them out: made once, and read by all layers."""
 
     def __init__(self, rows: Iterable[tuple[int, NDArray[np.int64]]]) -> None:
         """rows: numbers of adapters, and indices [n] of what each is for; none is for two of them."""
@@ -44,9 +44,14 @@ class Tiles:
         """How many rows there are at least."""
         self.address: Final = self._tiles.ctypes.data
 
+    def check(self, adapters: int, rows: int) -> None:
+        """Raise ValueError for an adapter or a row beyond so many: the kernels do not look."""
+        if self.adapters > adapters or self.rows > rows:
+            raise ValueError(f"tiles do not fit: adapter {self.adapters} of {adapters}, row {self.rows} of {rows}")
+
 
 def _tiles(adapter: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[n, 2 + ROWS]: `struct tile` of low_rank.c"""
+    """[n, 2 + ROWS]: `struct tile` of low_rank.h"""
     starts = np.arange(0, len(rows), ROWS)
     tiles = np.empty((len(starts), 2 + ROWS), dtype=np.int64)
     tiles[:, 0], tiles[:, 1] = adapter, np.minimum(ROWS, len(rows) - starts)
@@ -55,7 +60,7 @@ def _tiles(adapter: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class LowRankKernel:
-    """The matrices of all adapters of one layer."""
+    """The matrices of all adapters of one linear layer."""
 
     def __init__(self, count: int, matrices: Mapping[int, tuple[Tensor, Tensor]], into: int, out: int) -> None:
         """Adapters have numbers up to `count`; matrices: down [R, I] and up [O, R] of those that add something, float32, on the CPU.
@@ -63,13 +68,14 @@ class LowRankKernel:
         Raises LoadError where there are no kernels, and ValueError for what does not fit.
         """
         self._kernels: Final = library()
-        self._into: Final = into
-        self._out: Final = out
-        self._count: Final = count
+        self.into: Final = into
+        self.out: Final = out
+        self.count: Final = count
         self._table: Final = (_LowRank * (count + 1))()
         self._kept: Final = {number: _laid_out(down, up, into, out) for number, (down, up) in matrices.items()}
         for number, (down, up) in self._kept.items():
             self._table[number] = _LowRank(down.data_ptr(), up.struct.panels, len(down))
+        self.address: Final = ctypes.addressof(self._table)
 
     def add(self, tiles: Tiles, rows: Tensor, sums: Tensor) -> None:
         """Add (x down^T) up^T to the rows of sums [T, O] that are in tiles, of rows x [T, I].
@@ -77,14 +83,12 @@ class LowRankKernel:
         Raises ValueError for another type or width, sums that are scattered, and an adapter or a row that is not there.
         """
         tokens = len(sums)
-        rows = checked(rows, tokens, self._into)
-        if tiles.adapters > self._count or tiles.rows > tokens or checked(sums, tokens, self._out) is not sums:
-            said = (
-                f"adapter {tiles.adapters} of {self._count}, row {tiles.rows} of {tokens}, sums {sums.stride()} apart"
-            )
-            raise ValueError(f"tiles and sums do not fit: {said}")
+        rows = checked(rows, tokens, self.into)
+        tiles.check(self.count, tokens)
+        if checked(sums, tokens, self.out) is not sums:
+            raise ValueError(f"sums do not fit: they lie {sums.stride()} apart")
         addresses = tiles.address, tiles.count, rows.data_ptr(), sums.data_ptr()
-        self._kernels.add_low_rank(self._table, self._into, self._out, *addresses, torch.get_num_threads())
+        self._kernels.add_low_rank(self.address, self.into, self.out, *addresses, torch.get_num_threads())
 
 
 def _laid_out(down: Tensor, up: Tensor, into: int, out: int) -> tuple[Tensor, Weights]:

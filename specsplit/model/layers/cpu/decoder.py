@@ -5,7 +5,7 @@ T   tokens      W   width of a hidden state      D   width of a head
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from torch import Tensor, nn
 
@@ -15,8 +15,17 @@ from specsplit.model.layers.cpu.linear import PackedLinear
 from specsplit.model.layers.cpu.mlp import NativeMlp
 from specsplit.model.layers.cpu.norm import RmsNorm
 from specsplit.model.layers.parts import DecoderParts, take_words
-from specsplit.model.native.decoder import DecoderKernel, Heads, Norm, Products
+from specsplit.model.native.decoder import Adapted, DecoderKernel, Heads, Norm, Products
+from specsplit.model.native.low_rank import Tiles
 from specsplit.model.native.weights import Weights
+
+
+class AdaptedRows(Protocol):
+    """Says which tokens of the forward under way have adapters."""
+
+    def tiles(self, at: Tensor | None = None) -> Tiles | None:
+        """All of them, or of those at these indices [n], by their places in it; None: no row of the forward has an adapter."""
+        ...
 
 
 class NativeLayer(nn.Module):
@@ -29,6 +38,12 @@ class NativeLayer(nn.Module):
         self._kernel: Final = kernel
         self._queries, self._keys = attention.heads
         self._scaling: Final = attention.scaling
+        self._rows: AdaptedRows | None = None
+
+    def adapt(self, adapted: Adapted, rows: AdaptedRows) -> None:
+        """Have adapters add this to the tokens that they are for. Raises ValueError for what does not fit."""
+        self._kernel.adapt(adapted)
+        self._rows = rows
 
     @classmethod
     def like(cls, layer: nn.Module) -> NativeLayer | None:
@@ -69,13 +84,16 @@ class NativeLayer(nn.Module):
         **_: Any,
     ) -> Tensor:
         """[1, T, W], and cos and sin [1, T, D] -> [1, T, W]; the last layer of a ReadForward [1, n, W], of its tokens."""
-        heads_first = self._kernel.project(hidden_states, *position_embeddings).transpose(0, 1).unsqueeze(0)
+        tiles = None if self._rows is None else self._rows.tiles()
+        heads_first = self._kernel.project(hidden_states, *position_embeddings, tiles).transpose(0, 1).unsqueeze(0)
         queries, keys, values = heads_first.split((self._queries, self._keys, self._keys), dim=1)
         if isinstance(forward_batch, ReadForward) and forward_batch.last == self.layer_idx:
             queries, hidden_states = queries[:, :, forward_batch.tokens], hidden_states[:, forward_batch.tokens]
+            if self._rows is not None and tiles is not None:
+                tiles = self._rows.tiles(forward_batch.tokens)
             forward_batch = forward_batch.read
         seen = forward_batch.attend(self.layer_idx, queries, keys, values, self._scaling, {})
-        return self._kernel.finish(hidden_states, seen)
+        return self._kernel.finish(hidden_states, seen, tiles)
 
 
 def _norm(module: nn.Module) -> Norm | None:
