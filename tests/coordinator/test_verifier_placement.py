@@ -241,6 +241,19 @@ def test_busy_verifiers_elsewhere_count_what_others_have_placed_since_their_repo
     assert Outlook(0.0, 50.0).busy(there) == (15 + 3) / 32, "as many as this one at most, each of the others"
 
 
+def test_at_home_others_count_by_what_they_have_on_that_verifier() -> None:
+    registry = make_registry()
+    here = join(registry, "here", 32)
+    here.running = 9
+    report(registry, here, 15, coordinators=4, home=True)
+    outlook = Outlook.of(registry.index.verifiers)
+    assert outlook.busy(here) == 15 / 32
+    Lease(here, PlacementRequest(), lambda _: None)
+    assert outlook.busy(here) == (16 + 6 / 10) / 32, "another coordinator places six there for each ten from here"
+    here.running = 1
+    assert outlook.busy(here) == (7 + 3) / 32, "as many as this one at most, each of the others"
+
+
 def test_one_at_home_is_preferred_until_it_is_half_a_session_above_the_mean() -> None:
     registry = make_registry()
     here, there = (join(registry, name, 32) for name in ("here", "there"))

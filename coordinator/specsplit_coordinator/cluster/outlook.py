@@ -1,8 +1,9 @@
 """How busy verifiers are taken to be, by a coordinator that may share them with others that it does not know. Pure.
 
 Reports are a while old, and coordinators that act on the same report all choose the same verifier. So each verifier has one of them as its
-home, which places most of its sessions, and counts these itself. The others place sessions there only where that evens things out, and take
-what they have placed since the report for their part of what all have.
+home, which places most of its sessions, and counts these itself. The others place sessions there only where that evens things out. Each
+takes what it has placed since the report for its part of what all have: the home by what others have on this verifier, the others by what
+they have in the whole cluster.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class Outlook:
     def busy(self, verifier: MemberState) -> float:
         """Share of a verifier's places that are expected to be taken, with what others have placed there since its report.
 
+        At home they place little, but for one that gets more requests than the others: what they have there of late tells how much.
         Each of them counts as much as this coordinator at most: one that has just begun has placed too little to go by.
         """
-        if verifier.at_home:
-            return verifier.busy
-        unseen = len(verifier.placed.reserved) * min(self.others, verifier.report.coordinators - 1)
+        others = verifier.elsewhere / max(1, verifier.running) if verifier.at_home else self.others
+        unseen = len(verifier.placed.reserved) * min(others, max(0, verifier.report.coordinators - 1))
         return verifier.busy + unseen / verifier.who.max_sessions
 
     def prefers(self, verifier: MemberState) -> bool:
