@@ -36,7 +36,7 @@ from benchmarks.fire.fuzz.messages import changed, hostile, kind_of, messages, s
 from benchmarks.fire.fuzz.part import replay
 from benchmarks.fire.fuzz.parties import Scene, asking, drafting
 from benchmarks.fire.fuzz.peer import Hostility, Peer, Shown, passed_on, remembered, serving
-from benchmarks.fire.fuzz.recording import DRAFTER_INFO
+from benchmarks.fire.fuzz.recording import DRAFTER_INFO, NAMES, sharing
 from benchmarks.fire.fuzz.storm import Storm
 from benchmarks.fire.fuzz.tally import Tally
 from benchmarks.fire.leaks import MOST_SWELLING, swellings
@@ -47,11 +47,13 @@ from specsplit.cli.tokens import write
 from specsplit.membership import Drain, Registered
 from specsplit.rpc import COORDINATOR_SERVICE
 from specsplit.rpc.permissions import PERMISSIONS
+from specsplit.sessions import Begin, Leave
 from specsplit.v1 import cluster_pb2, common_pb2, drafter_pb2, verifier_pb2
 from specsplit.values import DrafterInfo, DrafterKind
 from specsplit.wire.cluster import directive_to_wire
 from specsplit.wire.drafter import drafter_info_to_wire
 from specsplit.wire.limits import MAX_BIASES, MAX_NAME
+from specsplit.wire.sessions import sessions_request_events
 from tests.rpc.toy import serving as toy
 
 MODEL_INFO = METHODS[f"/{COORDINATOR_SERVICE}/GetModelInfo"]
@@ -67,6 +69,14 @@ def draws(seed: int) -> Draws:
 
 def test_every_method_that_a_server_has_is_fuzzed() -> None:
     assert {*METHODS} >= set(PERMISSIONS)
+
+
+def test_sessions_that_share_a_stream_are_recorded_each_with_a_begin_and_one_that_is_left() -> None:
+    known = [Known((5, 6), 0.0, 1, (7, 8))] * NAMES
+    said = [sessions_request_events(each, 2048) for each in sharing(known)]
+    assert [[(session, type(event)) for session, event in events] for events in said] == [
+        [(1, Begin), (2, Begin)], [(3, Begin)], [(4, Begin)], [(1, Leave)],
+    ]  # fmt: skip
 
 
 def test_a_case_draws_the_same_again_and_no_other_case_does() -> None:

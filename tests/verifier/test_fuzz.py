@@ -9,10 +9,11 @@ import pytest
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
 from specsplit.rpc import VERIFIER_SERVICE, VLLM_ENGINE_SERVICE, dial, wait_until_serving
-from specsplit.sessions import DecodeRequest
+from specsplit.sessions import Begin, DecodeRequest
 from specsplit.settings import VerifierSettings
 from specsplit.v1 import verifier_pb2_grpc
 from specsplit.values import Endpoint, PlanChanges, Sampling, Stopping
+from specsplit.wire.sessions import begin_event, leave_event, sessions_requests
 from specsplit.wire.verifier import decode_events, decode_to_wire
 from specsplit.wire.watching import watch_to_wire
 from specsplit_verifier.edge.service import service_of
@@ -21,6 +22,9 @@ from tests.support.toys import letter
 
 REQUEST = DecodeRequest("r1", (letter("a"),), Sampling(), Stopping(3), PlanChanges(), None)
 EXAMPLES = (
+    *sessions_requests([begin_event(1, Begin(REQUEST)), begin_event(2, Begin(REQUEST, 5.0)), leave_event(1)], 2**20),
+    *sessions_requests([begin_event(3, Begin(REQUEST))], 2**20),
+    *sessions_requests([leave_event(3)], 2**20),
     decode_to_wire(REQUEST),
     decode_to_wire(DecodeRequest("r2", (letter("x"),) * 20, Sampling(1.0, seed=3), Stopping(2), PlanChanges(), None)),
     decode_to_wire(

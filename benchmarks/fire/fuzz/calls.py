@@ -118,6 +118,7 @@ METHODS: Final = MappingProxyType({each.path: each for each in methods_of(*_OWN,
 GENERATE: Final = METHODS[f"/{COORDINATOR_SERVICE}/Generate"]
 JOIN: Final = METHODS[f"/{CLUSTER_SERVICE}/Join"]
 DECODE: Final = METHODS[f"/{VERIFIER_SERVICE}/Decode"]
+DECODE_SESSIONS: Final = METHODS[f"/{VERIFIER_SERVICE}/DecodeSessions"]
 WATCH: Final = METHODS[f"/{VERIFIER_SERVICE}/Watch"]
 DRAFT: Final = METHODS[f"/{DRAFTER_SERVICE}/Draft"]
 

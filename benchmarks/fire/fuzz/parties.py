@@ -15,7 +15,18 @@ import grpc
 from hypothesis import strategies as st
 
 from benchmarks.fire.fuzz import calls
-from benchmarks.fire.fuzz.calls import DECODE, DRAFT, GENERATE, JOIN, METHODS, Ended, Manner, Method, call
+from benchmarks.fire.fuzz.calls import (
+    DECODE,
+    DECODE_SESSIONS,
+    DRAFT,
+    GENERATE,
+    JOIN,
+    METHODS,
+    Ended,
+    Manner,
+    Method,
+    call,
+)
 from benchmarks.fire.fuzz.corpus import Corpus
 from benchmarks.fire.fuzz.draws import Case, Draws
 from benchmarks.fire.fuzz.ground import Ground
@@ -42,9 +53,9 @@ from specsplit.wire.verifier import decode_to_wire
 
 HANG_S: Final = 60.0
 """A session with a hostile drafter that is not over by then hangs."""
-_WEIGHTS: Final = {GENERATE.path: 4, JOIN.path: 4, DECODE.path: 4, DRAFT.path: 12}
+_WEIGHTS: Final = {GENERATE.path: 4, JOIN.path: 4, DECODE.path: 4, DECODE_SESSIONS.path: 8, DRAFT.path: 12}
 """How often a method is called, where that is not once; those that are not ours, seldom."""
-_MOST: Final = {DRAFT.path: 120, JOIN.path: 40}
+_MOST: Final = {DRAFT.path: 120, DECODE_SESSIONS.path: 20, JOIN.path: 40}
 """Messages of a stream, at most as a rule."""
 _STRANGE: Final = (
     ("authorization", "Bearer "), ("authorization", "Basic eA=="), ("traceparent", "00-00-00-00"), ("traceparent", "x" * 5_000),
@@ -61,8 +72,9 @@ _FRAME: Final = st.builds(
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _FRAMED: Final = st.lists(_FRAME, max_size=20).map(lambda frames: _PREFACE + b"".join(frames))
 _FRAMES: Final = st.one_of(_FRAMED, _FRAMED, st.binary(max_size=2_000))
-_PATIENT: Final = {GENERATE.path: 0.15, DECODE.path: 0.15, DRAFT.path: 0.5}
-"""Methods that stream their answers and come to an end, Draft once its caller has hung up: the share of callers who wait for it."""
+_PATIENT: Final = {GENERATE.path: 0.15, DECODE.path: 0.15, DECODE_SESSIONS.path: 0.3, DRAFT.path: 0.5}
+"""Methods that stream their answers and come to an end, those of many sessions once their caller has hung up: of callers, the share that
+waits for it."""
 _PATIENCE_S: Final = 3.0
 _ASKED_S: Final = 20.0
 """The client library has hung if it is not done with one question by then."""

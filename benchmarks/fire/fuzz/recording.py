@@ -10,7 +10,7 @@ from typing import Final
 import grpc
 from google.protobuf.message import Message
 
-from benchmarks.fire.fuzz.calls import DECODE, GENERATE, JOIN, METHODS, UNBOUNDED, WATCH, Manner, call
+from benchmarks.fire.fuzz.calls import DECODE, DECODE_SESSIONS, GENERATE, JOIN, METHODS, UNBOUNDED, WATCH, Manner, call
 from benchmarks.fire.fuzz.corpus import Conversation, Corpus
 from benchmarks.fire.fuzz.ground import Ground
 from benchmarks.fire.fuzz.peer import Peer, passed_on, serving
@@ -20,13 +20,15 @@ from specsplit.client import AsyncClient, make_request
 from specsplit.features import FeatureNeed
 from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest, TokenPrompt
 from specsplit.rpc import COORDINATOR_SERVICE, DRAFTER_SERVICE
-from specsplit.sessions import DecodeRequest
+from specsplit.sessions import Begin, DecodeRequest
 from specsplit.v1.drafter_pb2 import GetDrafterInfoResponse
+from specsplit.v1.verifier_pb2 import DecodeSessionsRequest
 from specsplit.values import PlanChanges, Sampling, Stopping
 from specsplit.wire import cluster as cluster_wire
 from specsplit.wire import coordinator as wire
 from specsplit.wire.drafter import drafter_info_from_wire, drafter_info_request
 from specsplit.wire.limits import MAX_SCOPE
+from specsplit.wire.sessions import begin_event, leave_event, sessions_requests
 from specsplit.wire.verifier import decode_to_wire
 from specsplit.wire.watching import watch_to_wire
 
@@ -37,6 +39,7 @@ _NEW: Final = 24
 _PATIENT: Final = Manner()
 _BRIEF: Final = Manner(listens_s=3.0)
 _MEMBER: Final = Manner(pauses=(0.2,), hangs_up=False, listens_s=1.5)
+_SHARED: Final = Manner(pauses=(0.05,), hangs_up=False, listens_s=2.0)
 _PLAN: Final = PlanChanges(num_steps=5, topk=4, num_draft_tokens=16, wait_budget_us=3000, draft_ahead=True)
 _CONTROL: Final = values.Control(max_draft_tokens=16)
 _TRACED: Final = values.TraceChanges(level=1, ratio=0.5, modules=("verifier",))
@@ -71,6 +74,7 @@ async def recorded(ground: Ground, known: Sequence[Known]) -> Corpus:
                 watched = say(ground.verifier, WATCH.path, "member", [watch_to_wire(request.request_id)], _BRIEF)
                 await asyncio.gather(say(ground.verifier, DECODE.path, "member", [decode_to_wire(request)]), watched)
         said += peer.conversations
+    await say(ground.verifier, DECODE_SESSIONS.path, "member", sharing(known), _SHARED)
     await asyncio.gather(*(say(ground.lone, JOIN.path, "member", _reports(each), _MEMBER) for each in members))
     said += [Conversation(JOIN.path, [], _directives(interval_ms)) for interval_ms in (1, 5, 100, 2**32 - 1)]
     return Corpus(said)
@@ -107,6 +111,16 @@ def decoding(known: Known, count: int, drafter: values.Endpoint | None, request_
     """The session that ought to bring the first `count` tokens of a known text."""
     stopping, scope = Stopping(count, ignore_eos=True), request_id.encode()[:MAX_SCOPE]
     return DecodeRequest(request_id, known.prompt, known.sampling, stopping, _PLAN, drafter, scope=scope)
+
+
+def sharing(known: Sequence[Known]) -> list[DecodeSessionsRequest]:
+    """Sessions that share a stream, begun one after the other, two in one message, and one that is left."""
+    begun = [
+        begin_event(number, Begin(decoding(each, _NEW, None, f"shared-{number}"), 60.0))
+        for number, each in enumerate(known[:NAMES], 1)
+    ]
+    together = [begun[:2], *([each] for each in begun[2:]), [leave_event(1)]]
+    return [message for events in together for message in sessions_requests(events, 2**20)]
 
 
 def _reports(member: membership.Member) -> list[Message]:
