@@ -26,6 +26,8 @@ _FOR_MEMBERS = re.compile(r"specsplit \w+ listening for members on (\S+)")
 _FOR_ADAPTER = re.compile(r"specsplit \w+ listening for adapter (.+) on (\S+)")
 _LAST_S = 3.0
 """Time that the coordinator has to leave when the members have used up theirs."""
+_SECRET = frozenset({"quota_store"})
+"""Settings that may hold a password. Everybody on a machine sees command lines, and a process's environment its owner alone."""
 
 
 class Child(Process):
@@ -42,9 +44,9 @@ class Child(Process):
         self.adapters: dict[str, str] = {}
         """host:port at which gateways reach each adapter, by its name, if it is a coordinator."""
         self._listening = threading.Event()
-        super().__init__(
-            name, [sys.executable, "-m", "specsplit.cli.child", "serve", service, *arguments(options)], listener
-        )
+        shown = arguments({field: value for field, value in options.items() if field not in _SECRET})
+        command = [sys.executable, "-m", "specsplit.cli.child", "serve", service, *shown]
+        super().__init__(name, command, listener, _hidden(service, options))
 
     def again(self) -> Child:
         """Start another process as this one was started, which is over; a coordinator at the address that it had."""
@@ -283,6 +285,12 @@ class LocalCluster:
         except SpecsplitError:
             there = set[str]()
         return [child for child in expected if child.name not in there]
+
+
+def _hidden(service: str, options: Mapping[str, object]) -> dict[str, str]:
+    """The environment that hands a service the settings that its command line does not show."""
+    given = {field: options[field] for field in _SECRET if options.get(field) is not None}
+    return {f"SPECSPLIT_{service}_{field}".upper(): str(value) for field, value in given.items()}
 
 
 def _members_address(options: Mapping[str, object]) -> str:

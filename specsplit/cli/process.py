@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
+from types import MappingProxyType
 from typing import cast
 
 from specsplit.errors import Unavailable
@@ -21,8 +23,14 @@ Listener = Callable[[str, str], None]
 class Process:
     """A process, with the end of its output. It gets a pipe as stdin, which ends when this process does."""
 
-    def __init__(self, name: str, command: Sequence[str], listener: Listener | None) -> None:
-        """Starts it."""
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        listener: Listener | None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Starts it. `environment`: what it gets beside the environment of this process."""
         self.name = name
         self._listener = listener
         self._tail: deque[str] = deque(maxlen=_TAIL)
@@ -35,6 +43,7 @@ class Process:
             stderr=STDOUT,
             text=True,
             errors="replace",
+            env={**os.environ, **environment},
             start_new_session=True,  # Ctrl-C reaches the parent alone, which then takes its processes down in order
         )
         self._reader = threading.Thread(target=self._read, name=f"{name}-output", daemon=True)

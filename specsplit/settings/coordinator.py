@@ -70,7 +70,8 @@ class CoordinatorSettings(AnswerSettings):
     """Tokens of prompts and answers that one client may use in a minute; what has begun is not cut off. Unset: no quota."""
     quota_store: str = ""
     """redis://host:port/number or rediss:// (over TLS) of a Redis or Valkey server that counts clients' quotas for all coordinators; needs
-    pip install 'specsplit[quota]'. A password in it shows on command lines; logs leave it out. Empty: each allows its share."""
+    pip install 'specsplit[quota]'. A password in it shows on a command line; logs leave it out, and `up` hands it on in the
+    environment. Empty: each allows its share."""
     quota_store_password_file: Path | None = None
     """File with the password of the store. Unset: none, or the one in quota_store."""
     quota_store_prefix: str = Field(default="specsplit:", max_length=MAX_NAME)

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import pytest
 
 from specsplit.build import build
-from specsplit.cli.local import LocalCluster, is_down
+from specsplit.cli.local import Child, LocalCluster, is_down
 from specsplit.errors import Unavailable
 from specsplit.values import DrafterKind
 from tests.support.processes import all_gone, children_of, runs
@@ -277,3 +277,14 @@ def test_a_cluster_is_down_without_its_coordinator_or_its_last_verifier(
     coordinator: bool, verifiers: list[bool], down: bool
 ) -> None:
     assert is_down(coordinator, verifiers) is down
+
+
+def test_a_password_in_a_setting_is_on_no_command_line_and_in_no_log() -> None:
+    store = {"quota_store": "redis://:hunter2@127.0.0.1:1/3", "client_max_requests": 4}
+    child = Child("coordinator", "coordinator", {"model": POCKET, "listen": "127.0.0.1:0", **store}, None)
+    try:
+        child.wait_listening(100)
+        assert "hunter2" not in Path(f"/proc/{child.pid}/cmdline").read_text()
+        assert "redis://:***@127.0.0.1:1/3" in child.tail and "hunter2" not in child.tail, "it is told all the same"
+    finally:
+        child.kill()

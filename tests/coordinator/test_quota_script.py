@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.redis_server import RedisServer, needs_redis
+from tests.support.redis_server import SERVERS, RedisServer, needs_redis
 
 pytestmark = needs_redis
 LEASE_MS = 600_000
@@ -20,13 +20,13 @@ GRANTED, OVER_REQUESTS, OVER_QUEUED, NO_TOKENS = range(4)
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture(scope="module", params=SERVERS)
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A client of a server."""
     from redis import Redis
 
     with (
-        RedisServer(tmp_path_factory.mktemp("redis")) as running,
+        RedisServer(tmp_path_factory.mktemp("redis"), program=request.param) as running,
         Redis(port=running.port, decode_responses=True) as client,
     ):
         yield client

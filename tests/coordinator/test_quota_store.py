@@ -25,7 +25,7 @@ from specsplit_coordinator.requests.quota_store import QuotaStore
 from specsplit_coordinator.requests.quotas import Quota, Quotas
 from tests.support.certificates import Authority
 from tests.support.eventually import eventually
-from tests.support.redis_server import RedisServer, needs_redis
+from tests.support.redis_server import SERVERS, RedisServer, needs_redis
 
 if TYPE_CHECKING:
     from .conftest import Cluster, StartCluster
@@ -36,9 +36,9 @@ PATIENT_MS = 60_000
 """The store is waited for, however busy this machine is."""
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path) as running:
+@pytest.fixture(params=SERVERS)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path, program=request.param) as running:
         yield running
 
 

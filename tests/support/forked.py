@@ -9,7 +9,7 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -82,23 +82,26 @@ class Forked:
 class ForkedPopen(Forked):
     """What `specsplit.cli.process` uses of `subprocess.Popen`."""
 
-    def __init__(self, command: Sequence[str], *, errors: str, **_: object) -> None:
-        """`command` is `python -m MODULE ARGUMENTS`. It has pipes as stdin and stdout, stderr in stdout, a session of its own, and the
-        cores of the thread that starts it.
+    def __init__(self, command: Sequence[str], *, errors: str, env: Mapping[str, str], **_: object) -> None:
+        """`command` is `python -m MODULE ARGUMENTS`. It has pipes as stdin and stdout, stderr in stdout, a session of its own, the cores of
+        the thread that starts it, and what `env` holds for specsplit.
         """
-        cores = os.sched_getaffinity(0)
+        cores, told = os.sched_getaffinity(0), {name: env[name] for name in env if name.startswith("SPECSPLIT_")}
         its_stdin, stdin = os.pipe()
         stdout, its_stdout = os.pipe()
         with Connection(its_stdin, writable=False) as reads, Connection(its_stdout, readable=False) as writes:
             super().__init__(
-                FORKING.Process(target=_run, args=(command[2:], reads, writes, cores), daemon=True), command
+                FORKING.Process(target=_run, args=(command[2:], reads, writes, cores, told), daemon=True), command
             )
         self.stdin = os.fdopen(stdin, "w")
         self.stdout = os.fdopen(stdout, errors=errors)
 
 
-def _run(words: Sequence[str], reads: Connection, writes: Connection, cores: set[int]) -> None:
-    """Be `python -m MODULE ARGUMENTS`, on these cores."""
+def _run(
+    words: Sequence[str], reads: Connection, writes: Connection, cores: set[int], environment: Mapping[str, str]
+) -> None:
+    """Be `python -m MODULE ARGUMENTS`, on these cores, and with this beside the environment."""
+    os.environ.update(environment)
     os.setsid()
     os.sched_setaffinity(0, cores)
     for file, ours in ((reads, (0,)), (writes, (1, 2))):

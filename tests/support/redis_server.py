@@ -17,9 +17,15 @@ import pytest
 from specsplit.cli.drawn_port import DrawnPort
 from tests.support.certificates import Authority
 
-PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
+PROGRAMS = "redis-server", "valkey-server"
+THERE = [program for program in PROGRAMS if shutil.which(program)]
+SERVERS = [
+    pytest.param(program, marks=pytest.mark.skipif(program not in THERE, reason=f"there is no {program}"))
+    for program in PROGRAMS
+]
+"""What a fixture is made with for each of them."""
 needs_redis = pytest.mark.skipif(
-    PROGRAM is None or importlib.util.find_spec("redis") is None,
+    not THERE or importlib.util.find_spec("redis") is None,
     reason="there is no redis-server (Debian: apt-get install redis-server), or no client of it (pip install 'specsplit[quota]')",
 )
 
@@ -27,9 +33,10 @@ needs_redis = pytest.mark.skipif(
 class RedisServer:
     """A context manager: inside it the server answers at `url`. It may be stopped, and started again at the same port."""
 
-    def __init__(self, folder: Path, password: str = "", authority: Authority | None = None) -> None:
-        """`authority`: it speaks TLS alone, and asks for certificates that this one has signed."""
+    def __init__(self, folder: Path, password: str = "", authority: Authority | None = None, program: str = "") -> None:
+        """`authority`: it speaks TLS alone, and asks for certificates that this one has signed. `program`: empty for any that is there."""
         self._folder = folder
+        self._program = program or THERE[0]
         self._tls: list[str] = []
         self._password = password
         with closing(DrawnPort("127.0.0.1:0")) as drawn:
@@ -43,11 +50,10 @@ class RedisServer:
 
     def start(self) -> None:
         """Start it, empty, and return once it listens."""
-        assert PROGRAM is not None
         ports = ["--port", "0", *self._tls] if self._tls else ["--port", str(self.port)]
         options = [*ports, "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
         options += ["--requirepass", self._password] if self._password else []
-        self.process = subprocess.Popen([PROGRAM, *options], stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen([self._program, *options], stdout=subprocess.DEVNULL)
         until = time.monotonic() + 60
         while self.process.poll() is None and time.monotonic() < until:
             try:
