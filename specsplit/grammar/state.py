@@ -13,6 +13,7 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from specsplit.errors import InvalidRequest
+from specsplit.grammar.outline import Outline, outline
 from specsplit.grammar.problems import sentence_of
 from specsplit.grammar.tokens import Tokens
 from specsplit.values import ConstraintKind
@@ -50,6 +51,7 @@ class GrammarState:
         """The tokens that may be text."""
         self.forced: list[int] = self._matcher.compute_ff_tokens()
         """The tokens that spell what has to follow, as the tokenizer would. Others may spell it too, so this is a draft and no more."""
+        self._outline: Outline | None = None
         self.complete = False
         """True once nothing more may follow."""
         self.problem = ""
@@ -77,6 +79,13 @@ class GrammarState:
         """True if the matcher stands where nothing more may follow."""
         return self._matcher.is_stopped() and self._matcher.is_accepting()
 
+    @property
+    def outline(self) -> Outline:
+        """The few texts that there may be behind what is forced; none if there are many."""
+        if self._outline is None:
+            self._outline = Outline() if self.complete else outline(self._matcher, self._compiled.tokens, self.forced)
+        return self._outline
+
     def advance(self, tokens: Sequence[int]) -> int:
         """Take in tokens that are committed -> how many the output keeps of them: it ends where it is complete."""
         count = 0
@@ -87,6 +96,7 @@ class GrammarState:
             self._tokens.append(token)
             self.complete = self._matcher.consume_token(token) and self._at_end
         self.forced = [] if self.complete else self._matcher.compute_ff_tokens()
+        self._outline = None
         return count
 
     def forced_behind(self, path: list[int]) -> tuple[int, list[int]]:

@@ -16,6 +16,7 @@ from specsplit.grammar.problems import sentence_of
 from specsplit.text.tokenizer_file import tokenizer_facts
 
 _log = logging.getLogger(__name__)
+_BYTES: Final = sorted(range(32, 127), key=lambda byte: not chr(byte).isalnum())
 _END: Final = "<|end of what is held to a grammar|>"
 
 
@@ -30,6 +31,8 @@ class Tokens:
     end: int
     count: int
     """Tokens that a mask has a bit for: all that the model has logits for, and the end."""
+    letters: Mapping[int, bytes]
+    """Tokens of one printable byte, digits and letters first."""
 
     @classmethod
     def read(cls, folder: Path, vocab_size: int, field: str) -> Tokens:
@@ -57,7 +60,20 @@ class Tokens:
             raise Unsupported(
                 field, f"needs a tokenizer that llguidance reads, and does not: {why}; leave it out"
             ) from error
-        return cls(tokenizer, end, count)
+        return cls(tokenizer, end, count, _letters(tokenizer))
+
+    def spell(self, text: bytes) -> list[int]:
+        """The tokens of a text as the tokenizer has them; none if it cannot say."""
+        spelled = self.tokenizer.tokenize_bytes(text)
+        return spelled if self.tokenizer.decode_bytes(spelled) == text else []
+
+
+def _letters(tokenizer: LLTokenizer) -> dict[int, bytes]:
+    """The tokens of one printable byte each, those first that are likely to be allowed where much is."""
+    found = {tuple(tokenizer.tokenize_bytes(bytes([byte]))): bytes([byte]) for byte in _BYTES}
+    return {
+        token[0]: byte for token, byte in found.items() if len(token) == 1 and tokenizer.decode_bytes([*token]) == byte
+    }
 
 
 def _ids(facts: Mapping[str, Any]) -> Iterator[int]:

@@ -24,10 +24,11 @@ from specsplit.values import Miss, Plan
 from specsplit_verifier.records.feed import Feed, Recipe
 from specsplit_verifier.records.step import Accepted, Reroot, TreeView
 from specsplit_verifier.sessions.drafter_record import DrafterRecord, Entry
-from specsplit_verifier.sessions.forced import forced_first, known_of, with_unknown
+from specsplit_verifier.sessions.forced import known_of, with_unknown
 from specsplit_verifier.sessions.grow_queue import GrowQueue, Merged
 from specsplit_verifier.sessions.legal import legal, looked_at
 from specsplit_verifier.sessions.lookup_beside import LookupBeside
+from specsplit_verifier.sessions.outlined import grammar_first
 from specsplit_verifier.sessions.tree_limits import TreeLimits
 from specsplit_verifier.sessions.wait_policy import Prospect, Wait, WaitPolicy
 
@@ -141,7 +142,7 @@ class DraftSession:
 
     def log_survivals(self, limits: TreeLimits) -> Sequence[float]:
         """Log-survivals of the nodes that a step would take now, best first."""
-        return forced_first(self._best(limits), limits).log_survivals[1:]
+        return grammar_first(self._best(limits), limits).log_survivals[1:]
 
     def _best(self, limits: TreeLimits) -> Draft:
         """What a step would take now of what is not forced, root first."""
@@ -152,7 +153,7 @@ class DraftSession:
         """What the session brings to a step: the best of what was grown, root first; in flight until `commit`."""
         wider = looked_at(limits)
         self.mirror.take(*wider.of_tree)
-        draft = forced_first(legal(self._best(wider), limits), limits)
+        draft = grammar_first(legal(self._best(wider), limits), limits)
         self._in_flight = len(known_of(draft, range(len(draft.ids)))) - 1
         self._look(limits)
         return draft

@@ -59,11 +59,7 @@ class LookupBeside:
 
     def _merge(self, own: Draft, looked_up: Draft, limits: TreeLimits) -> _Merged:
         union, said = _union(own, looked_up)
-        edges = self._calibration.edges(said)
-        log_survivals = [0.0]
-        for parent, edge in zip(union.parents[1:], edges, strict=True):
-            log_survivals.append(log_survivals[parent] + edge)
-        weighed = Draft(union.ids, union.tokens, union.parents, union.positions, log_survivals)
+        weighed = union.weighed([0.0, *self._calibration.edges(said)])
         draft = weighed.likeliest(limits.num_draft_tokens, limits.topk)
         return _Merged(limits, own, draft, dict(zip(union.ids[1:], said, strict=True)))
 

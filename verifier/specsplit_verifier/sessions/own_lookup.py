@@ -14,11 +14,12 @@ from specsplit.values import Miss, Vocabulary
 from specsplit_verifier.records.feed import Feed
 from specsplit_verifier.records.step import Accepted, Reroot, TreeView
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
-from specsplit_verifier.sessions.forced import forced_first, with_unknown
+from specsplit_verifier.sessions.forced import with_unknown
 from specsplit_verifier.sessions.joint_calibration import JointCalibration
 from specsplit_verifier.sessions.lookup_beside import LookupBeside
 from specsplit_verifier.sessions.lookup_tree import LookupTexts, LookupTree
 from specsplit_verifier.sessions.no_drafter import NoDrafter
+from specsplit_verifier.sessions.outlined import grammar_first
 from specsplit_verifier.sessions.session import Session
 from specsplit_verifier.sessions.tree_limits import TreeLimits
 
@@ -92,11 +93,11 @@ class OwnLookup(NoDrafter):
 
     def log_survivals(self, limits: TreeLimits) -> Sequence[float]:
         """Log-survivals of the nodes that a step would take now, best first."""
-        return forced_first(self._tree.best(limits), limits).log_survivals[1:]
+        return grammar_first(self._tree.best(limits), limits).log_survivals[1:]
 
     def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
         """What the session brings to a step: the best of the tree, root first."""
-        return forced_first(self._tree.best(limits), limits)
+        return grammar_first(self._tree.best(limits), limits)
 
     def commit(self, draft: Draft, accepted: Accepted, now: float) -> Reroot:
         """Take in what was committed."""
