@@ -16,6 +16,8 @@ class StepCurve:
     """Time of every token in the forward."""
     per_kv_token_ns: float = 0.0
     """Time of every token whose KV a session reads, once per session."""
+    per_tree_us: float = 0.0
+    """Time that the host takes, beside the forward, for every session that decodes."""
 
     def seconds(self, tokens: int, kv_tokens: int) -> float:
         """Time of a step over so many tokens that reads so much KV."""
@@ -23,7 +25,8 @@ class StepCurve:
 
     def of(self, step: StepInput) -> float:
         """Time of this step."""
-        return self.seconds(step.tokens, sum(row.pages.length for row in step.rows))
+        host_s = len(step.trees) * self.per_tree_us / 1e6
+        return host_s + self.seconds(step.tokens, sum(row.pages.length for row in step.rows))
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,8 @@ STEP_8B_H100 = StepCurve(5.9, per_token_us=21.0, per_kv_token_ns=39.0)
 """A dense model of 8B parameters on one H100."""
 HEAD_8B_H100 = ExpansionCurve(2.1)
 """The head of the 8B model, on the same device."""
+STEP_CPU = StepCurve(13.0, per_token_us=500.0)
+HEAD_CPU = ExpansionCurve(3.0, per_node_us=100.0)
+"""A model of 135 M parameters on two cores, and a head of it on one."""
+LOOKUP_US = 200.0
+"""What a lookup and a merge take of the host, for a session in a step."""

@@ -54,7 +54,7 @@ def figures(scenario: Scenario, laboratory: Laboratory) -> Row:
     spent = ledger.busy_s * max(1, len(drafters))
     return {
         "name": scenario.name,
-        "drafter": "; ".join(map(str, scenario.drafters)) or "none",
+        "drafter": scenario.drafted_by,
         "mode": scenario.mode,
         "policy": scenario.policy.value,
         "temperature": scenario.temperature,

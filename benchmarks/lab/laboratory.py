@@ -80,6 +80,8 @@ class Laboratory:
             max_sessions=MAX_SESSIONS,
             max_nodes=scenario.max_nodes,
             prefix_cache=False,  # replayed prompts are all alike, and would be read once
+            lookup=scenario.lookup,
+            lookup_beside=scenario.lookup,
         )
         planner = planner_of(scenario, settings, self._texts)
         core = core_of(target.info, target.pool, target.recipe, settings, clock, planner, host=scenario.hosts[0])
@@ -112,7 +114,8 @@ class Laboratory:
         self._places.append(place)
         self._load[place] += 1
         drafter = self._endpoints[number % len(self._endpoints)] if self._endpoints else None
-        request = replace(self._requests[number], drafter=drafter, session=number)
+        looked_up = self._scenario.lookup
+        request = replace(self._requests[number], drafter=drafter, any_drafter=looked_up, session=number)
         self.ledger.entries.append(Entry(request, self.timeline.clock.now()))
         self.verifiers[place].post(request)
 

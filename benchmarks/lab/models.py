@@ -71,8 +71,6 @@ class ModelSource:
 
     def requests(self, scenario: Scenario) -> list[DecodeRequest]:
         """Held-out prompts, or messages; a request's seed is its number."""
-        count = scenario.requests
-        prompts = chats(self._folder, count) if scenario.prompt is None else self._held_out(scenario.prompt, count)
         return [
             DecodeRequest(
                 str(number),
@@ -81,8 +79,14 @@ class ModelSource:
                 Stopping(scenario.new, ignore_eos=True),
                 scenario.plan,
             )
-            for number, prompt in enumerate(prompts)
+            for number, prompt in enumerate(self._prompts(scenario))
         ]
+
+    def _prompts(self, scenario: Scenario) -> Sequence[Sequence[int]]:
+        if scenario.prompt is None:
+            return chats(self._folder, scenario.requests)
+        windows = self._held_out(scenario.prompt // scenario.said, scenario.requests)
+        return [scenario.said * window for window in windows]
 
     def truth(self, request: DecodeRequest) -> list[int]:
         """What the target says by itself; it is asked once."""

@@ -65,6 +65,8 @@ class Scenario:
     requests: int = 4
     prompt: int | None = 64
     """Tokens of a held-out text; None: messages of a chat."""
+    said: int = 1
+    """Times that a prompt says the same: its first tokens, which are that part of it."""
     new: int = 96
     """Tokens that each request asks for."""
     waits: bool = True
@@ -75,6 +77,8 @@ class Scenario:
     """Cores that a verifier computes on with as many threads, and its only drafter with one; 0: each has cores of its own."""
     priced: bool = True
     """False if drafters are not told that they share cores."""
+    lookup: bool = False
+    """True if verifiers look up, beside drafters too."""
     rest_trials: bool = False
     """goodput: True if drafters are told to rest while more tokens a second are committed without them."""
 
@@ -93,6 +97,11 @@ class Scenario:
     def knows_text(self) -> bool:
         """True if somebody has to be told what the target will say."""
         return self.policy in (Policy.KNOWS_TOKENS, Policy.DRAFTS_TOKENS)
+
+    @property
+    def drafted_by(self) -> str:
+        """Who drafts."""
+        return "; ".join([*map(str, self.drafters), *(["lookup"] if self.lookup else [])]) or "none"
 
     @property
     def mode(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.lab.arrivals import Burst, Closed, Poisson
-from benchmarks.lab.cost import HEAD_8B_H100, STEP_8B_H100, ExpansionCurve, StepCurve
+from benchmarks.lab.cost import HEAD_8B_H100, HEAD_CPU, LOOKUP_US, STEP_8B_H100, STEP_CPU, ExpansionCurve, StepCurve
 from benchmarks.lab.scenario import SERIAL, DrafterSpec, Policy, Scenario
 from benchmarks.lab.transport import Link
 from specsplit.values import DrafterKind
@@ -59,6 +59,19 @@ def _sharing(drafter: DrafterSpec) -> list[Scenario]:
         replace(apart, name=f"{name}, {'priced' if priced else 'not told'}", shared_cores=cores, priced=priced)
         for cores, name in ((2, "one of the verifier's two cores"), (1, "the verifier's core"))
         for priced in (False, True)
+    ]
+
+
+def _beside(name: str, step: StepCurve, head: ExpansionCurve) -> list[Scenario]:
+    """Texts of both kinds at every temperature: without drafts, with lookup, with a head, and with both."""
+    alone = Scenario(name, (), policy=Policy.GOODPUT, step=step, requests=8)
+    looking = replace(alone, lookup=True, step=replace(step, per_tree_us=LOOKUP_US))
+    drafter = (replace(EAGLE3, cost=head),)
+    return [
+        replace(way, name=f"{name}, {text}", temperature=temperature, prompt=prompt, said=said)
+        for text, prompt, said in (("held out", 64, 1), ("said eight times", 192, 8))
+        for temperature in (0.0, 0.8, 1.0)
+        for way in (alone, looking, replace(alone, drafters=drafter), replace(looking, drafters=drafter))
     ]
 
 
@@ -119,6 +132,7 @@ GROUPS: dict[str, list[Scenario]] = {
         for policy in (Policy.STATIC, Policy.GOODPUT)
         for scenario in _sharing(drafter)
     ],
+    "beside": [*_beside("8B", STEP_8B_H100, HEAD_8B_H100), *_beside("CPU", STEP_CPU, HEAD_CPU)],
     "8b": [replace(_batch(size), policy=policy) for size in BATCHES for policy in Policy],
 }
 """By the name that `--scenario` takes."""

@@ -19,6 +19,7 @@ from benchmarks.lab.trace import Trace
 from benchmarks.lab.transport import Link
 from specsplit.values import DrafterKind, PlanChanges
 from specsplit_verifier.records.step import SessionResult
+from specsplit_verifier.sessions.forced import UNKNOWN_ID
 from tests.drafter.toys import Always
 from tests.support.slow import slowly
 
@@ -52,6 +53,17 @@ def test_a_run_gives_the_same_digits_twice_and_the_targets_own_text(source: Mode
         assert sum(accepted(laboratory)) > 0
         found.append(figures(scenario, laboratory))
     assert found[0] == found[1]
+
+
+def test_beside_a_head_verifiers_look_up_in_what_is_said_again(source: ModelSource) -> None:
+    head = (DrafterSpec(DrafterKind.EAGLE3),)
+    scenario = replace(SHORT, drafters=head, said=4, lookup=True, policy=Policy.GOODPUT)
+    laboratory = Laboratory(scenario, source)
+    for entry in laboratory.run().entries:
+        assert len(entry.request.tokens) == 32 and entry.request.tokens[:8] == entry.request.tokens[8:16]
+        assert [*entry.request.tokens, *entry.tokens] == source.truth(entry.request)
+    nodes = [node_id for step in steps_of(laboratory) for node_id in step.draft.ids]
+    assert any(node_id >= UNKNOWN_ID for node_id in nodes) and any(0 < node_id < UNKNOWN_ID for node_id in nodes)
 
 
 @pytest.mark.parametrize("kind", [DrafterKind.EAGLE3, *slowly(DrafterKind.STANDALONE)])
