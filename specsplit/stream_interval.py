@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
 from specsplit.errors import InvalidRequest
@@ -29,19 +30,19 @@ class Held(Generic[_Output]):
         self.due = False
         """There is enough to be sent, and it waits for what is being sent."""
 
-    def holds(self, output: _Output, tokens: int) -> bool:
-        """Hold output of so many tokens back -> False, and do not, if that is enough with what is held."""
+    def holds(self, outputs: Iterable[_Output], tokens: int) -> bool:
+        """Hold outputs of so many tokens back -> False, and do not, if that is enough with what is held."""
         self._tokens += tokens
         if self._tokens >= self._interval:
             return False
-        self._outputs.append(output)
+        self._outputs += outputs
         return True
 
-    def gathers(self, output: _Output, most: int) -> bool:
-        """Hold output that `holds` let pass until what is being sent has gone -> False, and do not, if that makes `most` tokens."""
+    def gathers(self, outputs: Iterable[_Output], most: int) -> bool:
+        """Hold outputs that `holds` let pass until what is being sent has gone -> False, and do not, if that makes `most` tokens."""
         if self._tokens >= most:
             return False
-        self._outputs.append(output)
+        self._outputs += outputs
         self.due = True
         return True
 

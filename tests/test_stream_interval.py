@@ -15,7 +15,7 @@ def messages(interval: int, sizes: list[int]) -> list[list[int]]:
     """The sizes of outputs, by the message that they are sent in; the last message is sent since there is no more."""
     held, sent = Held[int](interval), list[list[int]]()
     for size in sizes:
-        if not held.holds(size, size):
+        if not held.holds((size,), size):
             sent.append([*held.release(), size])
     rest = held.release()
     return [*sent, rest] if rest else sent
@@ -59,7 +59,7 @@ def test_what_comes_while_something_is_on_its_way_is_gathered_in_order_and_never
     for size, busy in outputs:
         if held.due and not busy:
             sent.append(held.release())
-        if not held.holds(size, size) and not (busy and held.gathers(size, most)):
+        if not held.holds((size,), size) and not (busy and held.gathers((size,), most)):
             sent.append([*held.release(), size])
     assert held.due <= bool(rest := held.release())
     assert [size for message in [*sent, rest] for size in message] == [size for size, _ in outputs]

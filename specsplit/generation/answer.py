@@ -6,10 +6,12 @@ When a verifier is lost, what it sent stays here: another one goes on behind it,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from specsplit.errors import InvalidRequest
+from specsplit.generation.burst import Told
 from specsplit.generation.output import Output
 from specsplit.generation.told_prompt import ToldPrompt
 from specsplit.requests import Delta
@@ -58,7 +60,7 @@ class Answer:
     def _begin(self, earlier: Sequence[int]) -> None:
         most = self._most
         if len(earlier) <= most:  # else there is no need to read them
-            self._take(Tokens(earlier, 0, self.speculation))
+            self._take((Tokens(earlier, 0, self.speculation),))
             most = self._output.kept
         if len(earlier) > most:
             raise InvalidRequest("resume_from", f"has {len(earlier)} tokens, but the answer ends after {most} at most")
@@ -94,24 +96,33 @@ class Answer:
         new = self._prompt.take(prompt)
         return () if new is None else (self._output.read(new),)
 
-    def summed(self, event: Tokens | Finished) -> Tokens | Finished:
-        """The event with the sums of all verifiers that it had."""
-        if self._parts is NOTHING:
-            return event
-        return replace(event, speculation=SpeculationStatistics.sum([self._parts, event.speculation]))
+    def hear(self, told: Told) -> tuple[Delta, ...]:
+        """Take in what its verifier told: what to stream. Raises Incompatible if what is told of its prompt is not what comes next."""
+        if isinstance(told, PromptLogprobs):
+            return self.read(told)
+        return self.finished(told) if isinstance(told, Finished) else self.feed(told)
 
-    def feed(self, event: Tokens | Finished) -> tuple[Delta, ...]:
-        """Take in a summed event: what to stream. Raises Incompatible if some of its prompt should have come before."""
+    def feed(self, steps: Sequence[Tokens]) -> tuple[Delta, ...]:
+        """Take in steps that came at once: what to stream. Raises Incompatible if some of its prompt should have come before."""
         self._prompt.check_whole()
-        self.speculation = event.speculation
-        if isinstance(event, Tokens):
-            if event.no_drafts is not None:
-                self._no_drafts = (event.no_drafts, event.speculation.drafted)
-            self._cached = event.cached_prompt_tokens if self._cached is None else self._cached
-            return self._take(event)
-        self._no_drafts = (event.no_drafts, event.speculation.drafted)
+        self._cached = steps[0].cached_prompt_tokens if self._cached is None else self._cached
+        deltas, steps = self._take(steps)
+        self.speculation = self._summed(steps[-1].speculation)
+        if (told := next((step for step in reversed(steps) if step.no_drafts is not None), None)) is not None:
+            self._no_drafts = (told.no_drafts, self._summed(told.speculation).drafted)
+        return deltas
+
+    def finished(self, event: Finished) -> tuple[Delta, ...]:
+        """Take in the end that its verifier tells: what to stream. Raises as `feed` does."""
+        self._prompt.check_whole()
+        self.speculation = self._summed(event.speculation)
+        self._no_drafts = (event.no_drafts, self.speculation.drafted)
         self._cached = event.usage.cached_prompt_tokens if self._cached is None else self._cached
         return self.finish(event.reason, event.stop_token)
+
+    def _summed(self, speculation: SpeculationStatistics) -> SpeculationStatistics:
+        """The sums of all verifiers that it had."""
+        return speculation if self._parts is NOTHING else SpeculationStatistics.sum([self._parts, speculation])
 
     def finish(self, reason: FinishReason, stop_token: int | None = None) -> tuple[Delta, ...]:
         """End it: the text that was held back."""
@@ -124,9 +135,14 @@ class Answer:
         """What comes next is of another verifier, whose sums begin at 0."""
         self._parts = self.speculation
 
-    def _take(self, event: Tokens) -> tuple[Delta, ...]:
-        self.tokens += event.tokens
-        deltas = self._output.feed(event)
+    def _take(self, steps: Sequence[Tokens]) -> tuple[tuple[Delta, ...], Sequence[Tokens]]:
+        """What to stream, and the steps that are the answer's: none behind the one in which a stop string came whole."""
+        before = self.kept
+        deltas = self._output.feed(steps)
         if self._output.matched is not None:
             self.end = End(FinishReason.STOP, self._output.matched)
-        return deltas
+            ends = accumulate(len(step.tokens) for step in steps)
+            steps = steps[: 1 + next(i for i, end in enumerate(ends) if end >= self.kept - before)]
+        for step in steps:
+            self.tokens += step.tokens
+        return deltas, steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -25,8 +25,10 @@ class Generates(Protocol):
 
     def generate(
         self, request: GenerateRequest, remaining_s: Callable[[], float | None], client: str = ""
-    ) -> AsyncGenerator[GenerateEvent, None]:
-        """Yield the deltas of all choices as they come, and a Done behind those of each. The caller has to close the generator.
+    ) -> AsyncGenerator[Sequence[GenerateEvent], None]:
+        """Yield the deltas of all choices as they come, those of one together that came at once, and a Done behind those of each.
+
+        The caller has to close the generator.
 
         `client`: who asks; empty: nobody in particular. Raises SpecsplitError; an error of one choice ends the others.
         """

@@ -1,12 +1,14 @@
 """From committed tokens to the text that a client may see. Pure.
 
-Tokens are taken one at a time, so where the output ends does not depend on how many a step committed.
+Tokens that come at once are made text at once. Where the output ends does not depend on how many they are: those among which a stop
+string comes whole are looked at again one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from specsplit.requests import Delta
 from specsplit.sessions import Tokens
@@ -37,36 +39,61 @@ class Output:
         """The stop string that ended the output, if one has."""
         return self._scanner.matched
 
-    def feed(self, step: Tokens) -> tuple[Delta, ...]:
-        """What to stream for the tokens of one step; what follows a complete stop string is dropped.
+    def feed(self, steps: Sequence[Tokens]) -> tuple[Delta, ...]:
+        """What to stream for the tokens of steps that came at once; what follows a complete stop string is dropped.
 
         Accepted drafts and the rest are deltas of their own, so that a reader can tell their texts apart.
         """
+        undrafted = not any(step.num_correct_drafts for step in steps)
+        deltas = (self._joint(steps),) if undrafted else tuple(chain.from_iterable(map(self._apart, steps)))
+        return tuple(delta for delta in deltas if delta.tokens)
+
+    def _joint(self, steps: Sequence[Tokens]) -> Delta:
+        """One delta of steps without accepted drafts."""
+        if len(steps) == 1:
+            return self._take(steps[0].tokens, steps[0].logprobs)
+        tokens = chain.from_iterable(step.tokens for step in steps)
+        return self._take(tuple(tokens), tuple(chain.from_iterable(step.logprobs for step in steps)))
+
+    def _apart(self, step: Tokens) -> tuple[Delta, Delta]:
         split = step.num_correct_drafts
-        if not split:
-            rest = self._take(step.tokens, step.logprobs)
-            return (rest,) if rest.tokens else ()
         drafts = self._take(step.tokens[:split], step.logprobs[:split], drafts=True)
-        rest = self._take(step.tokens[split:], step.logprobs[split:])
-        return tuple(delta for delta in (drafts, rest) if delta.tokens)
+        return drafts, self._take(step.tokens[split:], step.logprobs[split:])
 
     def read(self, prompt: PromptLogprobs) -> Delta:
         """What to stream of the prompt."""
         return Delta("", (), prompt=replace(prompt, logprobs=tuple(map(self._spelled, prompt.logprobs))))
 
     def _take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob], *, drafts: bool = False) -> Delta:
-        """Keep of these tokens what belongs to the output, one at a time."""
-        text: list[str] = []
-        kept: list[int] = []
-        for token in tokens:
+        """Keep of these tokens what belongs to the output."""
+        if self._scanner.matched is not None:
+            return Delta("", ())
+        text, kept = self._text_of(tokens)
+        self.kept += kept
+        spelled = tuple(map(self._spelled, logprobs[:kept])) if logprobs else ()
+        return Delta(text, tuple(tokens[:kept]), kept if drafts else 0, spelled)
+
+    def _text_of(self, tokens: Sequence[int]) -> tuple[str, int]:
+        """Their text as far as it is final, and how many of them belong to the output."""
+        unscanned = self._min_tokens - self.kept
+        if unscanned <= 0:
+            return self._scanned(tokens)
+        text = self._detokenizer.feed(tokens[:unscanned])
+        rest, kept = self._scanned(tokens[unscanned:])
+        return text + rest, min(unscanned, len(tokens)) + kept
+
+    def _scanned(self, tokens: Sequence[int]) -> tuple[str, int]:
+        """As `_text_of`, of tokens whose text is scanned."""
+        before = self._detokenizer.copy() if self._scanner.seeks and len(tokens) > 1 else None
+        piece = self._detokenizer.feed(tokens)
+        if before is None or not self._scanner.finds(piece):
+            return self._scanner.feed(piece), len(tokens)
+        self._detokenizer, text = before, ""
+        for kept, token in enumerate(tokens, 1):
+            text += self._scanner.feed(before.feed((token,)))
             if self._scanner.matched is not None:
-                break
-            kept.append(token)
-            piece = self._detokenizer.feed(token)
-            text.append(piece if self.kept + len(kept) <= self._min_tokens else self._scanner.feed(piece))
-        self.kept += len(kept)
-        spelled = tuple(map(self._spelled, logprobs[: len(kept)])) if logprobs else ()
-        return Delta("".join(text), tuple(kept), len(kept) if drafts else 0, spelled)
+                return text, kept
+        raise AssertionError("a stop string was found, and is not there")
 
     def _spelled(self, logprob: TokenLogprob) -> TokenLogprob:
         """Return the same log-probabilities with their texts."""

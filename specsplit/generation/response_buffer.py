@@ -14,11 +14,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from specsplit.errors import SpecsplitError, Unread
+from specsplit.generation.burst import GATHERED
 from specsplit.requests import Delta, GenerateEvent
 from specsplit.stream_interval import Held
 
@@ -26,23 +27,20 @@ Answered = TypeVar("Answered", bound=Message)
 Write = Callable[[GenerateEvent, Sequence[Delta]], Iterable[Answered]]
 """Makes messages of an event and of the deltas before it that were held back; none if there is nothing to tell yet."""
 
-GATHERED: Final = 64
-"""Tokens of a choice that wait for a message to go, at most, before they are made one, whose bytes are counted."""
-
 
 class ResponseBuffer(Generic[Answered]):
     """The buffer of one call. It lives on one event loop; `close` has to be called when the call is over."""
 
     def __init__(
         self,
-        events: AsyncGenerator[GenerateEvent, None],
+        events: AsyncGenerator[Sequence[GenerateEvent], None],
         held: Sequence[Held[Delta]],
         write: Write[Answered],
         max_bytes: int,
         patience_s: float,
         on_stalled: Callable[[], object],
     ) -> None:
-        """`held`: what holds output back, by choice.
+        """`events`: those together that are to leave as one message, all of one choice. `held`: what holds output back, by choice.
 
         `on_stalled` is called if a message has waited for `patience_s` and the caller has not taken it."""
         self._events = events
@@ -94,29 +92,30 @@ class ResponseBuffer(Generic[Answered]):
     async def _fill(self) -> None:
         try:
             async with aclosing(self._events):
-                async for event in self._events:
-                    if isinstance(event, Delta) and event.prompt is not None:
-                        self._put(event, ())  # nothing is held before the first tokens
+                async for together in self._events:
+                    last, deltas = together[-1], [each for each in together if isinstance(each, Delta)]
+                    if not deltas:  # the end of a choice, which adds nothing to come
+                        self._put(last, self._held[last.index].release())
+                    elif deltas[-1].prompt is None:
+                        await self._add(deltas)
+                    else:
+                        self._put(last, ())  # nothing is held before the first tokens
                         await self._read_down()
-                        continue
-                    held = self._held[event.index]
-                    if isinstance(event, Delta) and (
-                        held.holds(event, len(event.tokens)) or self._gathers(event, held)
-                    ):
-                        continue
-                    size = self._put(event, held.release())
-                    if isinstance(event, Delta):  # the end of a choice adds nothing to come
-                        await self._weigh(size)
         except SpecsplitError:
             for held in self._held:
                 if earlier := held.release():
                     self._put(earlier.pop(), earlier)
             raise
 
-    def _gathers(self, delta: Delta, held: Held[Delta]) -> bool:
-        """Whether a delta waits for a message that is on its way; log-probabilities are large, and counted at once."""
+    async def _add(self, deltas: Sequence[Delta]) -> None:
+        held = self._held[deltas[-1].index]
+        if not (held.holds(deltas, sum(len(each.tokens) for each in deltas)) or self._gathers(deltas, held)):
+            await self._weigh(self._put(deltas[-1], [*held.release(), *deltas[:-1]]))
+
+    def _gathers(self, deltas: Sequence[Delta], held: Held[Delta]) -> bool:
+        """Whether deltas wait for a message that is on its way; log-probabilities are large, and counted at once."""
         busy = self._stall.begun or bool(self._unread)
-        return busy and not delta.logprobs and held.gathers(delta, GATHERED)
+        return busy and not deltas[-1].logprobs and held.gathers(deltas, GATHERED)
 
     def _put_due(self) -> bool:
         """Make messages of what waited for one to go -> whether there was any."""

@@ -95,6 +95,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "failover_s",
             "max_unread_bytes",
             "unread_s",
+            "gather_ms",
         ),
         "Limits of one request": (
             "default_max_tokens",

@@ -11,7 +11,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.settings import address
 from specsplit.settings.addresses import Addresses
 from specsplit.settings.transport import TransportSettings
-from specsplit.settings.units import Bytes, Count, Seconds
+from specsplit.settings.units import Bytes, Count, Duration, Seconds
 from specsplit.values import TraceScope
 from specsplit.values.checks import MAX_NAME
 
@@ -121,6 +121,9 @@ class AnswerSettings(ServiceSettings):
     """Bytes of an answer that are kept for a caller that does not read; with more, its request ends with RESOURCE_EXHAUSTED."""
     unread_s: Seconds = Field(default=30.0, gt=0)
     """A caller that takes nothing of its answer for this long has its call ended."""
+    gather_ms: Duration = Field(default=5.0, ge=0)
+    """Longest time that tokens of an answer wait for more, to leave as one message, while the process is behind with its work; the first
+    and the end of an answer do not wait. 0: none do, but for what comes while another message is on its way."""
 
 
 class MemberSettings(ServiceSettings):

@@ -1,4 +1,4 @@
-"""Text out of tokens as they come, in constant time per token, never half a character.
+"""Text out of tokens as they come, in constant time per token, never half a character, and the same however many come at once.
 
 Two ways, chosen by what the tokenizer's decoder is. A byte-level decoder maps each token to bytes on its own, so an incremental UTF-8
 decoder is exact. Any other decoder looks at neighbours, so the tokens of the last piece are decoded again with each new one (the
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import islice
 from typing import Protocol
 
@@ -25,23 +26,30 @@ _LONGEST_CHARACTER = 4
 class Detokenizer(Protocol):
     """Turns one output's tokens into text. What `feed` and `flush` return, joined, equals decoding all tokens at once."""
 
-    def feed(self, token: int) -> str:
-        """The text that became final with this token; empty while it ends inside a character."""
+    def feed(self, tokens: Sequence[int]) -> str:
+        """The text that became final with these tokens; what ends inside a character is kept for the next."""
         ...
 
     def flush(self) -> str:
         """What is left at the end: bytes that never became a character, as U+FFFD."""
         ...
 
+    def copy(self) -> Detokenizer:
+        """Another one, which goes on from here by itself."""
+        ...
+
 
 class NoText:
     """Makes no text, for output of which nobody reads any."""
 
-    def feed(self, token: int) -> str:
+    def feed(self, tokens: Sequence[int]) -> str:
         return ""
 
     def flush(self) -> str:
         return ""
+
+    def copy(self) -> NoText:
+        return self
 
 
 class ByteDetokenizer:
@@ -51,13 +59,18 @@ class ByteDetokenizer:
         self._bytes_of = bytes_of
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def feed(self, token: int) -> str:
-        return self._decoder.decode(self._bytes_of(token))
+    def feed(self, tokens: Sequence[int]) -> str:
+        return self._decoder.decode(b"".join(map(self._bytes_of, tokens)))
 
     def flush(self) -> str:
         text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return text
+
+    def copy(self) -> ByteDetokenizer:
+        other = ByteDetokenizer(self._bytes_of)
+        other._decoder.setstate(self._decoder.getstate())
+        return other
 
 
 class WindowDetokenizer:
@@ -78,7 +91,30 @@ class WindowDetokenizer:
         self._inside = 0
         """How many tokens in a row ended inside a character."""
 
-    def feed(self, token: int) -> str:
+    def feed(self, tokens: Sequence[int]) -> str:
+        if len(tokens) > 1 and (text := self._at_once(tokens)):
+            return text
+        return "".join(map(self._feed, tokens))
+
+    def copy(self) -> WindowDetokenizer:
+        other = copy(self)
+        other._window = [*self._window]
+        return other
+
+    def _at_once(self, tokens: Sequence[int]) -> str:
+        """The text of tokens by one look at all of them, if they end between characters and none of those is broken; empty: they do not,
+        or write nothing, and none has been taken.
+        """
+        piece = [*self._window[self._written :], *filter(self._is_text, tokens)]
+        before = self._window[: self._written]
+        text = self._decode([*before, *piece])[len(self._decode(before)) :]
+        if not text or _REPLACEMENT in text:
+            return ""
+        self._window = _last_characters(self._decode, piece)
+        self._written, self._inside = len(self._window), 0
+        return text
+
+    def _feed(self, token: int) -> str:
         if not self._is_text(token):
             return ""
         self._window.append(token)
@@ -115,6 +151,12 @@ class WindowDetokenizer:
 def _last(context: Sequence[int], is_text: Callable[[int], bool]) -> Sequence[int]:
     """The last tokens of the context that are text, as many as `_whole` may look at."""
     return [*islice(filter(is_text, reversed(context)), _WINDOW + _LONGEST_CHARACTER - 1)][::-1]
+
+
+def _last_characters(decode: Callable[[Sequence[int]], str], piece: Sequence[int]) -> list[int]:
+    """The last token of a piece, or the last few if its text ends with a character that is spread over them."""
+    ends = (list(piece[-length:]) for length in range(1, _LONGEST_CHARACTER))
+    return next((end for end in ends if _REPLACEMENT not in decode(end)), list(piece[-_LONGEST_CHARACTER:]))
 
 
 def _whole(decode: Callable[[Sequence[int]], str], context: Sequence[int]) -> list[int]:

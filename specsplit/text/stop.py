@@ -38,6 +38,15 @@ class StopScanner:
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
+    @property
+    def seeks(self) -> bool:
+        """True if there is a stop string to be found."""
+        return bool(self._stops)
+
+    def finds(self, piece: str) -> bool:
+        """Whether the next piece would complete a stop string."""
+        return self._first_match(self._held + piece) is not None
+
     def flush(self) -> str:
         """The held text: at the end of the output it can no longer become a stop string."""
         text, self._held = self._held, ""

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from specsplit.clock import ManualClock
+from specsplit.generation.gathering import Gathering
 from specsplit.membership import Register
 from specsplit.observe import Tracing
 from specsplit.rpc import VERIFIER_SERVICE, Server, caller
@@ -90,7 +91,7 @@ async def test_the_next_call_shows_the_new_certificate_and_a_running_one_goes_on
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(named, server.grpc)
     member = member_at(await server.start())
     server.ready()
-    client = VerifierClient(shown, TRACING)
+    client = VerifierClient(shown, TRACING, Gathering(0))
     async with (
         aclosing(client.decode(member, REQUEST)) as running,
         aclosing(client.decode(member, REQUEST)) as beside,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from itertools import count
 
@@ -72,7 +72,7 @@ class Crowd:
             quotas,
         )
 
-    async def gather(self, stack: AsyncExitStack) -> AsyncGenerator[GenerateEvent, None]:
+    async def gather(self, stack: AsyncExitStack) -> AsyncGenerator[Sequence[GenerateEvent], None]:
         """Have all of them come, and return one of the requests that run."""
         for number in range(self._size):
             drafter = DrafterInfo(DrafterKind.NGRAM, "", None, 512)
@@ -91,7 +91,7 @@ class Crowd:
         async with AsyncExitStack() as stack:
             await self._begin(stack, client)
 
-    async def _begin(self, stack: AsyncExitStack, client: str) -> AsyncGenerator[GenerateEvent, None]:
+    async def _begin(self, stack: AsyncExitStack, client: str) -> AsyncGenerator[Sequence[GenerateEvent], None]:
         request = make_request("x", max_tokens=100, ignore_eos=True)
         events = await stack.enter_async_context(aclosing(self._generator.generate(request, lambda: None, client)))
         for _ in range(3):

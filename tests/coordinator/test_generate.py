@@ -408,8 +408,8 @@ async def messages(cluster: Cluster, interval: int, **options: Any) -> list[list
     return found
 
 
-def tokens_of(event: GenerateEvent) -> tuple[int, ...] | None:
-    return event.tokens if isinstance(event, Delta) else None
+def tokens_of(message: list[GenerateEvent]) -> list[int]:
+    return [token for event in message if isinstance(event, Delta) for token in event.tokens]
 
 
 async def test_output_is_held_back_until_there_is_as_much_as_the_caller_wants_at_once(
@@ -417,19 +417,24 @@ async def test_output_is_held_back_until_there_is_as_much_as_the_caller_wants_at
 ) -> None:
     await cluster.add_verifier(say((5, 6), (7,), (8,), (9, 10), (11,)))
     held = await messages(cluster, 4)
-    first, *others = [list(map(tokens_of, each)) for each in held]
-    assert first == [(5,)] and others[0][:4] == [(6,), (7,), (8,), (9,)], "at least; what comes meanwhile goes along"
+    first, *others = map(tokens_of, held)
+    assert first[:2] == [5, 6], "the first do not wait; what comes meanwhile goes along"
+    assert all(len(each) >= 4 for each in others[:-1])
     alone = await messages(cluster, 1)
-    assert [event for each in held for event in each][:-1] == [event for each in alone for event in each][:-1]
-    assert tokens_of(alone[0][0]) == (5,)
+    for found in (held, alone):
+        assert [token for each in found for token in tokens_of(each)] == [5, 6, 7, 8, 9, 10, 11]
+        drafts = [
+            event.tokens for each in found for event in each if isinstance(event, Delta) and event.num_correct_drafts
+        ]
+        assert drafts == [(5,), (9,)]
 
 
 async def test_choices_hold_their_output_back_each_for_itself(cluster: Cluster, say: Say) -> None:
     await cluster.add_verifier(say((5,), (6,), (7,), (8,)))
     found = await messages(cluster, 3, n=2, temperature=1.0)
     for index in range(2):
-        own = [list(map(tokens_of, each)) for each in found if each[-1].index == index]
-        assert [token for each in own for token in each] == [(5,), (6,), (7,), (8,), None]
+        own = [tokens_of(each) for each in found if each[-1].index == index]
+        assert [token for each in own for token in each] == [5, 6, 7, 8]
         assert all(len(each) >= 3 for each in own[1:-1]), "at least; what comes meanwhile goes along"
 
 
@@ -440,7 +445,7 @@ async def test_what_was_held_back_comes_before_the_error_that_ends_the_answer(cl
         raise InvalidRequest("prompt", "is not to my taste")
 
     await cluster.add_verifier(script)
-    assert [list(map(tokens_of, each)) for each in await messages(cluster, 9)] == [[(5,)], [(6,), (7,)]]
+    assert [token for each in await messages(cluster, 9) for token in tokens_of(each)] == [5, 6, 7]
 
 
 async def test_who_waits_for_the_whole_answer_has_verifiers_hold_it_back_unless_a_text_may_end_it(

@@ -16,7 +16,6 @@ from specsplit.errors import Exhausted
 from specsplit.membership import Register
 from specsplit.observe import Tracing
 from specsplit.requests import Done, GenerateRequest, TextPrompt
-from specsplit.sessions import Finished, Tokens
 from specsplit.values import FinishReason, ModelInfo, SpeculationStatistics, TraceScope, Usage, Vocabulary
 from specsplit_coordinator.members.breaker import Breaker
 from specsplit_coordinator.members.member_state import MemberState
@@ -56,9 +55,7 @@ class Heard:
         """`tokens` of a choice come `seconds` later, after so many `steps` of its own."""
         self.clock.advance(seconds)
         request.choices[choice].burst(tokens)
-        request.choices[choice].received(
-            Tokens((5,) * tokens, 0, SpeculationStatistics(steps=steps, accepted=tokens - 1))
-        )
+        request.choices[choice].received(SpeculationStatistics(steps=steps, accepted=tokens - 1))
 
 
 def test_a_request_is_worked_through_by_hand() -> None:
@@ -68,7 +65,7 @@ def test_a_request_is_worked_through_by_hand() -> None:
         assert heard.log.requests == (request,)
         heard.receive(request, 3, 0.5)
         heard.receive(request, 4, 0.25, steps=2)
-        request.choices[0].received(Finished(FinishReason.STOP, 0, USAGE, SpeculationStatistics(steps=3, accepted=3)))
+        request.choices[0].received(SpeculationStatistics(steps=3, accepted=3))
         request.choices[0].done = Done("mine", FinishReason.STOP, 0, USAGE, request.speculation, 0, "v1")
         heard.clock.advance(0.25)
     assert (heard.first, heard.bursts, heard.ends) == ([0.5], [(4, 0.25)], [("stop", 1.0)])
@@ -83,7 +80,7 @@ def test_tokens_of_several_steps_that_come_at_once_are_one_burst() -> None:
         heard.clock.advance(0.25)
         request.choices[0].burst(5)
         for steps, accepted in ((2, 1), (3, 3)):
-            request.choices[0].received(Tokens((5,), 0, SpeculationStatistics(steps=steps, accepted=accepted)))
+            request.choices[0].received(SpeculationStatistics(steps=steps, accepted=accepted))
         request.choices[0].burst(0)
     assert heard.bursts == [(5, 0.25)]
     assert (request.tokens, heard.log.totals.tokens, heard.log.totals.steps) == (6, 6, 3)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.errors import Unavailable
+from specsplit.generation.gathering import Gathering
 from specsplit.observe import Tracing
 from specsplit.sessions import Tokens, WatchedStep
 from specsplit.settings import TransportSettings
@@ -197,7 +198,7 @@ async def snapshots(cluster: Cluster, number: int, shown: list[Snapshot] | None 
     """All of them, in the end; `shown` has them as they come."""
     shown = [] if shown is None else shown
     async with AsyncExitStack() as stack:
-        client = VerifierClient(TransportSettings(), Tracing("coordinator", TraceScope()))
+        client = VerifierClient(TransportSettings(), Tracing("coordinator", TraceScope()), Gathering(0))
         stack.push_async_callback(client.close)
         watched = watch(cluster.tokenizer, client, cluster.coordinator.requests, number)
         assert watched is not None

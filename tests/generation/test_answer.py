@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from specsplit.errors import InvalidRequest
 from specsplit.generation.answer import Answer
+from specsplit.generation.burst import GATHERED, parts
 from specsplit.generation.output import Output
-from specsplit.sessions import Finished, Tokens
+from specsplit.sessions import Finished, Preempted, Tokens
 from specsplit.text.detokenizer import ByteDetokenizer
 from specsplit.text.stop import StopScanner
-from specsplit.values import FinishReason, NoDrafts, NoDraftsCause, SpeculationStatistics, Usage
+from specsplit.values import FinishReason, NoDrafts, NoDraftsCause, SpeculationStatistics, TokenLogprob, Usage
 
 STEP = SpeculationStatistics(steps=1, drafted=2, accepted=1)
 texts = st.text(alphabet="abä€🙂", max_size=8)
@@ -32,10 +33,10 @@ def told(to: Answer, tokens: Sequence[int]) -> str:
     for token in tokens:
         if to.end is not None:
             return text
-        text += "".join(delta.text for delta in to.feed(to.summed(Tokens((token,), 0, STEP))))
+        text += "".join(delta.text for delta in to.feed((Tokens((token,), 0, STEP),)))
     if to.end is None:
         end = Finished(FinishReason.LENGTH, None, Usage(1, len(tokens)), STEP)
-        text += "".join(delta.text for delta in to.feed(to.summed(end)))
+        text += "".join(delta.text for delta in to.finished(end))
     return text
 
 
@@ -48,17 +49,55 @@ def test_the_rest_is_what_was_not_told_of_the_beginning(text: str, stop: list[st
     split = min(split, whole.kept)
     heard = ""
     for token in tokens[:split]:
-        heard += "".join(delta.text for delta in first.feed(Tokens((token,), 0, STEP)))
+        heard += "".join(delta.text for delta in first.feed((Tokens((token,), 0, STEP),)))
     resumed = answer(stop, tokens[:split])
     assert heard + told(resumed, tokens[split:]) == expected
     assert (resumed.end, resumed.kept) == (whole.end, whole.kept)
+
+
+@given(texts, stops, st.lists(st.integers(1, 4), min_size=8, max_size=8), st.sets(st.integers(1, 32)))
+def test_steps_that_come_at_once_are_told_as_one_by_one(
+    text: str, stop: list[str], sizes: list[int], unsure: set[int]
+) -> None:
+    steps = [
+        Tokens(
+            (byte,),
+            0,
+            SpeculationStatistics(steps=n, drafted=2 * n),
+            (),
+            7,
+            NoDrafts(NoDraftsCause.LATE, n) if n in unsure else None,
+        )
+        for n, byte in enumerate(text.encode(), 1)
+    ]
+    single, several = answer(stop), answer(stop)
+    one_by_one = "".join(delta.text for step in steps if single.end is None for delta in single.feed((step,)))
+    heard, left = "", steps
+    for size in [*sizes, len(steps)]:
+        burst, left = left[:size], left[size:]
+        for part in parts(burst):
+            if several.end is None and not isinstance(part, Preempted):
+                heard += "".join(delta.text for delta in several.hear(part))
+    assert heard == one_by_one
+    for attribute in ("end", "kept", "tokens", "speculation", "no_drafts", "cached_prompt_tokens", "full"):
+        assert getattr(several, attribute) == getattr(single, attribute)
+
+
+def test_parts_are_worked_out_by_hand() -> None:
+    few, many = Tokens((1, 2), 0, STEP), Tokens((3,) * GATHERED, 0, STEP)
+    large = Tokens((4,), 0, STEP, (TokenLogprob(4, -1.0),))
+    end = Finished(FinishReason.LENGTH, None, Usage(1, 1), STEP)
+    assert [*parts((few, few, many, few, Preempted(), few, large, large, few, end))] == [
+        [few, few, many], [few], Preempted(), [few], (large,), (large,), [few], end
+    ]  # fmt: skip
+    assert [*parts((few,))] == [[few]]
 
 
 def test_the_sums_of_all_verifiers_are_added_up() -> None:
     of = answer(())
     for _ in range(3):
         for steps in (1, 2):
-            of.feed(of.summed(Tokens((97,), 0, SpeculationStatistics(steps=steps, drafted=5 * steps))))
+            of.feed((Tokens((97,), 0, SpeculationStatistics(steps=steps, drafted=5 * steps)),))
         of.moves()
     assert (of.speculation.steps, of.speculation.drafted, of.tokens) == (6, 30, [97] * 6)
 
@@ -67,9 +106,9 @@ def test_why_there_were_no_drafts_is_told_unless_a_verifier_before_had_some() ->
     why = NoDrafts(NoDraftsCause.LATE)
     for drafted, told in ((0, why), (5, None)):
         of = answer(())
-        of.feed(of.summed(Tokens((97,), 0, SpeculationStatistics(steps=1, drafted=drafted))))
+        of.feed((Tokens((97,), 0, SpeculationStatistics(steps=1, drafted=drafted)),))
         of.moves()
-        of.feed(of.summed(Finished(FinishReason.LENGTH, None, Usage(1, 1), SpeculationStatistics(steps=9), why)))
+        of.finished(Finished(FinishReason.LENGTH, None, Usage(1, 1), SpeculationStatistics(steps=9), why))
         assert of.no_drafts == told
 
 
@@ -78,8 +117,8 @@ def test_an_answer_that_ends_by_a_stop_string_has_the_reason_told_last_unless_it
     for drafted, told in ((0, price), (3, None)):
         of = answer(("c",))
         for steps, why in ((1, late), (2, price), (3, None)):
-            of.feed(of.summed(Tokens((97,), 0, SpeculationStatistics(steps), no_drafts=why)))
-        of.feed(of.summed(Tokens((99,), 0, SpeculationStatistics(4, drafted))))
+            of.feed((Tokens((97,), 0, SpeculationStatistics(steps), no_drafts=why),))
+        of.feed((Tokens((99,), 0, SpeculationStatistics(4, drafted)),))
         assert of.end is not None and of.end.matched == "c"
         assert of.no_drafts == told
 

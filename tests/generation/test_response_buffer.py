@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from specsplit.errors import Cancelled, Exhausted
-from specsplit.generation.response_buffer import GATHERED, ResponseBuffer
+from specsplit.generation.burst import GATHERED
+from specsplit.generation.response_buffer import ResponseBuffer
 from specsplit.requests import Delta, GenerateEvent
 from specsplit.stream_interval import Held
 from specsplit.v1 import coordinator_pb2
@@ -21,17 +23,20 @@ class Source:
     """Events that come when a test puts them in; None is their end."""
 
     def __init__(self) -> None:
-        self._events: asyncio.Queue[GenerateEvent | None] = asyncio.Queue()
+        self._events: asyncio.Queue[Sequence[GenerateEvent] | None] = asyncio.Queue()
 
     async def come(self, *events: GenerateEvent | None) -> None:
-        for event in events:
-            self._events.put_nowait(event)
+        await self.come_together(*(None if event is None else (event,) for event in events))
+
+    async def come_together(self, *sets: Sequence[GenerateEvent] | None) -> None:
+        for together in sets:
+            self._events.put_nowait(together)
         for _ in range(3):  # until the buffer has taken them
             await asyncio.sleep(0)
 
-    async def events(self) -> AsyncGenerator[GenerateEvent, None]:
-        while (event := await self._events.get()) is not None:
-            yield event
+    async def events(self) -> AsyncGenerator[Sequence[GenerateEvent], None]:
+        while (together := await self._events.get()) is not None:
+            yield together
 
 
 def buffer(source: Source, choices: int = 1, max_bytes: int = 10_000) -> ResponseBuffer[Message]:
@@ -62,6 +67,14 @@ async def test_what_comes_while_a_message_is_on_its_way_leaves_as_one() -> None:
     await source.come(None)
     with pytest.raises(StopAsyncIteration):
         await anext(reading)
+    response.close()
+
+
+async def test_what_came_at_once_leaves_as_one() -> None:
+    source = Source()
+    response = buffer(source)
+    await source.come_together((replace(delta(1), num_correct_drafts=1), delta(2)), None)
+    assert [tokens(message) async for message in response.read()] == [[1, 2]]
     response.close()
 
 

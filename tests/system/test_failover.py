@@ -102,9 +102,10 @@ class World:
 
     async def ask(self, request: GenerateRequest) -> Result:
         gatherer = Gatherer(request.n)
-        async with aclosing(self.generator.generate(request, lambda: None)) as events:
-            async for event in events:
-                gatherer.add(event)
+        async with aclosing(self.generator.generate(request, lambda: None)) as sets:
+            async for events in sets:
+                for event in events:
+                    gatherer.add(event)
         return gatherer.result()
 
 
@@ -192,7 +193,8 @@ async def test_resumed_from_any_position_the_answer_is_the_rest(
     verifier: Verifier, tokenizer: Tokenizer, how: str
 ) -> None:
     request = make_request(PROMPT, max_tokens=NEW, **await options(how, verifier, tokenizer))  # pyright: ignore[reportArgumentType]
-    events = [event async for event in world(verifier, tokenizer).generator.generate(request, lambda: None)]
+    generating = world(verifier, tokenizer).generator.generate(request, lambda: None)
+    events = [event async for together in generating for event in together]
     deltas = [event for event in events if isinstance(event, Delta)]
     done = events[-1]
     assert isinstance(done, Done)

@@ -61,7 +61,7 @@ def test_text_is_tokens_and_text_again_as_in_transformers(
     assert list(tokens) == theirs.encode(text)
     assert ours.decode(tokens) == theirs.decode(list(tokens), skip_special_tokens=True)
     detokenizer = ours.detokenizer()
-    assert "".join([*map(detokenizer.feed, tokens), detokenizer.flush()]) == ours.decode(tokens)
+    assert "".join([*(detokenizer.feed((token,)) for token in tokens), detokenizer.flush()]) == ours.decode(tokens)
 
 
 def test_the_vocabulary_is_that_of_the_tokenizer_that_transformers_would_save(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ def pocket() -> Tokenizer:
 
 
 def stream(detokenizer: Detokenizer, tokens: tuple[int, ...] | list[int]) -> list[str]:
-    return [*(detokenizer.feed(token) for token in tokens), detokenizer.flush()]
+    return [*(detokenizer.feed((token,)) for token in tokens), detokenizer.flush()]
 
 
 def write_folder(folder: Path, inner: dict[str, Any], vocab_size: int, config: dict[str, Any] | None = None) -> Path:
@@ -214,6 +215,25 @@ def test_text_streams_as_it_decodes_whatever_without_text_stands_between(
     before, output = ([token for part in data.draw(parts) for token in part] for _ in range(2))
     pieces = stream(tokenizer.detokenizer(before), output)
     assert "".join(pieces) == tokenizer.decode([*before, *output])[len(tokenizer.decode(before)) :]
+
+
+@given(data=st.data())
+def test_tokens_give_the_same_text_however_many_come_at_once(kinds: dict[str, Kind], data: st.DataObject) -> None:
+    """Broken characters too, and what has become text by the end of each burst is what it would be one by one."""
+    tokenizer, words, silent = kinds[data.draw(st.sampled_from(sorted(kinds)))]
+    every = st.integers(0, tokenizer.vocabulary.size - 1).map(lambda token: [token])
+    parts = st.lists(
+        st.one_of(st.sampled_from(words), st.lists(st.sampled_from(silent), max_size=3), every), max_size=12
+    )
+    before, output = ([token for part in data.draw(parts) for token in part] for _ in range(2))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(output)), max_size=8)))
+    single, several = tokenizer.detokenizer(before), tokenizer.detokenizer(before)
+    for begin, end in pairwise([0, *cuts, len(output)]):
+        other, burst = several.copy(), output[begin:end]
+        text = several.feed(burst)
+        assert text == "".join(single.feed((token,)) for token in burst)
+        assert other.feed(burst) == text, "a copy goes on from the same place"
+    assert several.flush() == single.flush()
 
 
 @pytest.mark.parametrize("kind", ["byte fallback", "a space before", "metaspace", "silent words"])

@@ -230,7 +230,7 @@ async def test_prompts_that_are_read_at_once_are_bounded(alphabet: Path) -> None
         with pytest.raises(Exhausted, match="1 prompts are being read already"):
             await anext(second)
         tokens = engine.generate(GenerateRequest(TokenPrompt(letters("a"))), lambda: None)
-        for answered in (await anext(tokens), await reading):
+        for (answered,) in (await anext(tokens), await reading):
             assert isinstance(answered, Delta) and answered.tokens == letters("b")
         for events in (first, tokens):
             await events.aclose()

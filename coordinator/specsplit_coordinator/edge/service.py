@@ -11,6 +11,7 @@ from typing import Any
 from specsplit.clock import SystemClock
 from specsplit.errors import Unavailable
 from specsplit.generation.delivery import Delivery
+from specsplit.generation.gathering import Gathering
 from specsplit.generation.preparation import RandomSources
 from specsplit.interpreter import freeze_heap
 from specsplit.observe.metrics import CoordinatorMetrics
@@ -87,8 +88,8 @@ class Coordinator:
         """Never set: a coordinator has no thread that could die."""
         self._open = AsyncExitStack()
         """What has to be closed at the end."""
-        client = VerifierClient(settings, server.tracing, settings.max_unread_bytes)
-        scorer = DrafterScorer(self.registry, clock)
+        gathering, scorer = Gathering(settings.gather_ms / 1000), DrafterScorer(self.registry, clock)
+        client = VerifierClient(settings, server.tracing, gathering, settings.max_unread_bytes)
         self._open.push_async_callback(client.close)
         cluster = ClusterAccess(self.registry, self.admission, client, DrafterPlacement(scorer), tokenizer.vocabulary)
         generator = Generator(tokenizer, cluster, random or RandomSources(), self.requests, Caps.of(settings), quotas)

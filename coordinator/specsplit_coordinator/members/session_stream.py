@@ -7,7 +7,7 @@ session of which too much waits, since its caller does not read, is given up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import grpc
 
 from specsplit.errors import DeadlineExceeded, InvalidRequest, SpecsplitError, Unread
+from specsplit.generation.gathering import Gathering
+from specsplit.generation.inbox import Inbox
 from specsplit.rpc import from_status_bytes
-from specsplit.sessions import Begin, DecodeEvent, Failed, Finished
+from specsplit.sessions import Begin, DecodeEvent, Failed, Finished, Tokens
 from specsplit.wire.sessions import (
     RequestEvent,
     Said,
@@ -37,6 +39,17 @@ FULL_BYTES: Final = 2**20
 verifier does not take it."""
 MIN_WAITING_BYTES: Final = 2**20
 """So much of a session may wait, whatever its caller may leave unread: what comes at once may be larger, and is no fault of his."""
+MOST_OF_A_STEP: Final = 256
+"""Bytes of what is told with the tokens of a step, at most."""
+MOST_OF_A_TOKEN: Final = 5
+"""Bytes of a token, at most."""
+
+
+def weight(event: DecodeEvent) -> int:
+    """The length of one event as a message; of plain tokens what it is at most, so that those which are gathered are not written for it."""
+    if isinstance(event, Tokens) and not event.logprobs:
+        return MOST_OF_A_STEP + MOST_OF_A_TOKEN * len(event.tokens)
+    return event_bytes(event)
 
 
 class Unknown(Exception):
@@ -51,7 +64,12 @@ class SessionStream:
     """One DecodeSessions call, from its first session until it breaks or its channel is closed."""
 
     def __init__(
-        self, call: Call, ended: Callable[[Exception], Exception], most_bytes: int, max_unread_bytes: int
+        self,
+        call: Call,
+        ended: Callable[[Exception], Exception],
+        most_bytes: int,
+        max_unread_bytes: int,
+        gathering: Gathering,
     ) -> None:
         """`ended` makes the error that a session has of what ended the call; of a call that ended in order too, for sessions that had not.
 
@@ -62,7 +80,8 @@ class SessionStream:
         self._full_bytes = min(FULL_BYTES, most_bytes // 2)
         self._most_waiting = max(max_unread_bytes, MIN_WAITING_BYTES)
         self._numbers = count(1)
-        self._inboxes: dict[int, Inbox] = {}
+        self._gathering = gathering
+        self._inboxes: dict[int, Inbox[DecodeEvent]] = {}
         self._unsent: list[RequestEvent] = []
         self._more = asyncio.Event()
         self.over = False
@@ -72,13 +91,13 @@ class SessionStream:
         """Ends when the call has."""
 
     @contextmanager
-    def session(self, begin: Begin, overdue: DeadlineExceeded) -> Generator[Inbox]:
+    def session(self, begin: Begin, overdue: DeadlineExceeded) -> Generator[Inbox[DecodeEvent]]:
         """Begin a session; it is left with the block. `overdue`: how it ends when its time is over. Raises TooLong."""
         number = next(self._numbers)
         event = begin_event(number, begin)
         if event.ByteSize() > self._full_bytes:
             raise TooLong
-        inbox = self._inboxes[number] = Inbox()
+        inbox = self._inboxes[number] = Inbox[DecodeEvent](self._gathering, weight)
         self._send(event)
         timer = None
         if begin.timeout_s is not None:
@@ -143,7 +162,7 @@ class SessionStream:
         elif isinstance(said, InvalidRequest):
             self._give_up(number, self._ended(said))
         else:
-            inbox.put(said)
+            inbox.put(said, at_once=not isinstance(said[-1], Tokens))
             if isinstance(said[-1], Finished):
                 del self._inboxes[number]
             elif inbox.waiting_bytes > self._most_waiting:
@@ -162,41 +181,3 @@ class SessionStream:
                 unsent, self._unsent = self._unsent, []
                 for message in sessions_requests(unsent, self._full_bytes):
                     await self._call.write(message)
-
-
-class Inbox:
-    """What has come for one session."""
-
-    def __init__(self) -> None:
-        self._events: list[DecodeEvent] = []
-        self._error: Exception | None = None
-        self._wanted: asyncio.Future[None] | None = None
-        self.waiting_bytes = 0
-        """Of what has come behind the first that waits. That one is not measured, nor is anything where events are taken as they come."""
-
-    def put(self, events: Sequence[DecodeEvent]) -> None:
-        """Add what has come."""
-        if self._events:
-            self.waiting_bytes += sum(map(event_bytes, events))
-        self._events += events
-        self._wake()
-
-    def end(self, error: Exception) -> None:
-        """Nothing more comes; the first error stands."""
-        self._error = self._error or error
-        self._wake()
-
-    async def get(self) -> Sequence[DecodeEvent]:
-        """All that has come since it was last asked, in order, at least one event; what ended the session is raised behind it."""
-        if not self._events and self._error is None:
-            self._wanted = asyncio.get_running_loop().create_future()
-            await self._wanted
-        if self._events:
-            events, self._events, self.waiting_bytes = self._events, [], 0
-            return events
-        assert self._error is not None
-        raise self._error
-
-    def _wake(self) -> None:
-        if self._wanted is not None and not self._wanted.done():
-            self._wanted.set_result(None)

@@ -12,6 +12,8 @@ import grpc
 
 from specsplit.engine import Operation, Outcome, Updated, UpdateWeights
 from specsplit.errors import DeadlineExceeded, Incompatible, InvalidRequest, SpecsplitError, Unavailable, quoted
+from specsplit.generation.gathering import Gathering
+from specsplit.generation.inbox import Inbox
 from specsplit.observe import TraceContext, Tracing
 from specsplit.rpc import CODES, from_rpc_error, is_from_peer, is_task_cancelled
 from specsplit.sessions import Begin, DecodeEvent, DecodeRequest, Finished
@@ -28,7 +30,7 @@ from specsplit.wire.weights import (
 )
 from specsplit_coordinator.members.channel_pool import ChannelPool, PooledChannel
 from specsplit_coordinator.members.member_state import MemberState
-from specsplit_coordinator.members.session_stream import Inbox, SessionStream, TooLong, Unknown
+from specsplit_coordinator.members.session_stream import SessionStream, TooLong, Unknown
 
 _OF_A_VERIFIER = frozenset(CODES.values()) - {
     grpc.StatusCode.UNIMPLEMENTED,
@@ -44,10 +46,16 @@ _REFUSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSIO
 class VerifierClient:
     """Decodes and watches sessions on verifiers, and passes on what operators ask of all of them."""
 
-    def __init__(self, settings: TransportSettings, tracing: Tracing, max_unread_bytes: int = 0) -> None:
-        """`max_unread_bytes`: what may wait for one caller, where that is more than `MIN_WAITING_BYTES`."""
+    def __init__(
+        self, settings: TransportSettings, tracing: Tracing, gathering: Gathering, max_unread_bytes: int = 0
+    ) -> None:
+        """`gathering`: says when what has come for sessions is taken.
+
+        `max_unread_bytes`: what may wait for one caller, where that is more than `MIN_WAITING_BYTES`.
+        """
         self._max_unread_bytes = max_unread_bytes
         self._tracing = tracing
+        self._gathering = gathering
         self._settings = settings
         self._channels = ChannelPool(settings, tracing)
 
@@ -90,7 +98,7 @@ class VerifierClient:
         request: DecodeRequest,
         timeout_s: float | None,
         trace: TraceContext | None,
-    ) -> AbstractContextManager[Inbox]:
+    ) -> AbstractContextManager[Inbox[DecodeEvent]]:
         """Begin a session on the stream to the verifier. Raises TooLong, and DeadlineExceeded if there is no time."""
         overdue = DeadlineExceeded(f"verifier {verifier.member_id}: Deadline Exceeded")
         if timeout_s is not None and timeout_s <= 0:
@@ -98,7 +106,7 @@ class VerifierClient:
         stream = pooled.stream
         if stream is None or stream.over:
             call, most = pooled.stub.DecodeSessions(), self._settings.max_message_bytes
-            stream = SessionStream(call, partial(_ended, verifier), most, self._max_unread_bytes)
+            stream = SessionStream(call, partial(_ended, verifier), most, self._max_unread_bytes, self._gathering)
             pooled.stream = stream
         begin = Begin(request, timeout_s, "" if trace is None else trace.traceparent)
         return stream.session(begin, overdue)

@@ -214,7 +214,7 @@ class Watch:
             if (
                 event.root_position + place > self._last_shown
             ):  # else it was of the verifier before, which this one has to repeat
-                self._text.append((self._detokenizer.feed(token), place < len(event.accepted)))
+                self._text.append((self._detokenizer.feed((token,)), place < len(event.accepted)))
         self._last_shown = max(self._last_shown, event.root_position + len(tokens))
         self._wake()
 

@@ -6,7 +6,7 @@ of every choice by itself (`run`): 5. wait for a verifier  6. choose a drafter  
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import replace
 from functools import partial
@@ -60,8 +60,8 @@ class Generator:
 
     async def generate(
         self, request: GenerateRequest, remaining_s: Remaining, client: str = ""
-    ) -> AsyncGenerator[GenerateEvent, None]:
-        """Yield the deltas of all choices as they come, and a Done behind those of each. The caller has to close the generator.
+    ) -> AsyncGenerator[Sequence[GenerateEvent], None]:
+        """Yield what `Generates.generate` says.
 
         `client` is the name that quotas and the queue know the caller by.
 
@@ -73,9 +73,9 @@ class Generator:
             verdict = await self._quotas.ask(client, request.n)
             with self._quotas.request(client, request.n, verdict) as use:
                 async with aclosing(self._run(request, remaining_s, logged, owner, target, use)) as events:
-                    async for event in events:
-                        use(len(event.tokens) if isinstance(event, Delta) else 0)
-                        yield event
+                    async for together in events:
+                        use(sum(len(each.tokens) for each in together if isinstance(each, Delta)))
+                        yield together
 
     def model(self) -> ModelInfo:
         """The model that the verifiers serve, and whether it takes conversations. Raises Unavailable if there is no verifier."""
@@ -97,7 +97,7 @@ class Generator:
         owner: QueueOwner,
         target: ModelInfo,
         use: Callable[[int], None],
-    ) -> AsyncGenerator[GenerateEvent, None]:
+    ) -> AsyncGenerator[Sequence[GenerateEvent], None]:
         """Prepare the request, and run its choices.
 
         Tokens of its prompt, and of the answer that it resumes, count as used, unless it never gets to a verifier.
@@ -111,8 +111,8 @@ class Generator:
             for run in runs:
                 run.enqueue()
             async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
-                async for event in events:
-                    yield event
+                async for together in events:
+                    yield together
         finally:
             for run in runs:
                 run.cancel()

@@ -20,7 +20,6 @@ from specsplit.errors import SpecsplitError
 from specsplit.observe import Tracing
 from specsplit.requests import Done, GenerateRequest
 from specsplit.rpc import code_of, code_of_departure
-from specsplit.sessions import Finished, Tokens
 from specsplit.values import FailoverCause, FinishReason, SpeculationStatistics
 from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.members.member_state import MemberState
@@ -85,12 +84,12 @@ class LoggedChoice:
         for listener in self.request.log.on_resumed:
             listener(tokens)
 
-    def received(self, event: Tokens | Finished) -> None:
-        """Note what speculation has done, as the verifier says."""
+    def received(self, speculation: SpeculationStatistics) -> None:
+        """Note what speculation has done, as its verifiers say."""
         log = self.request.log
-        log.totals.steps += event.speculation.steps - self.speculation.steps
-        log.totals.accepted += event.speculation.accepted - self.speculation.accepted
-        self.speculation = event.speculation
+        log.totals.steps += speculation.steps - self.speculation.steps
+        log.totals.accepted += speculation.accepted - self.speculation.accepted
+        self.speculation = speculation
 
     def burst(self, number: int) -> None:
         """Note that so many tokens have come at once."""

@@ -16,11 +16,12 @@ from typing import Final, Protocol
 
 from specsplit.errors import Exhausted, SpecsplitError, TargetFailed, Unavailable, Unread
 from specsplit.generation.answer import Answer
+from specsplit.generation.burst import parts
 from specsplit.generation.engine_request import EngineRequest
 from specsplit.observe import TraceContext, fields
 from specsplit.requests import Delta, Done, GenerateEvent
-from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Preempted, Tokens
-from specsplit.values import FailoverCause, FinishReason, PromptLogprobs, Vocabulary
+from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
+from specsplit.values import FailoverCause, FinishReason, Vocabulary
 from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
 from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.cluster.placement import has_other
@@ -105,42 +106,40 @@ class Run:
         if place is not None:
             self._cluster.admission.cancel(place)
 
-    async def events(self) -> AsyncGenerator[GenerateEvent, None]:
-        """Yield the deltas of the choice, then its Done. Raises SpecsplitError."""
+    async def events(self) -> AsyncGenerator[Sequence[GenerateEvent], None]:
+        """Yield the deltas of the choice, those together that came at once, then its Done. Raises SpecsplitError."""
         index = self._logged.index
         self._logged.resumed(len(self._answer.tokens))
-        async with aclosing(self._deltas()) as deltas:
-            async for delta in deltas:
-                yield replace(delta, index=index) if index else delta
+        async with aclosing(self._deltas()) as sets:
+            async for deltas in sets:
+                yield [replace(delta, index=index) for delta in deltas] if index else deltas
         self._logged.done = self._done()
-        yield self._logged.done
+        yield (self._logged.done,)
 
-    async def _deltas(self) -> AsyncGenerator[Delta, None]:
+    async def _deltas(self) -> AsyncGenerator[Sequence[Delta], None]:
         try:
             while self._unfinished:
-                async with aclosing(self._session()) as deltas:
-                    async for delta in deltas:
-                        yield delta
+                async with aclosing(self._session()) as sets:
+                    async for deltas in sets:
+                        yield deltas
         finally:
             if self._reserved is not None:
                 self._reserved.release()
-        if (
-            self._answer.end is None
-        ):  # the verifier was lost after the last token of the answer, and before it could say so
-            for delta in self._answer.finish(FinishReason.LENGTH):
-                yield delta
+        # the verifier may have been lost behind the last token of the answer, and before it could say so
+        if self._answer.end is None and (deltas := self._answer.finish(FinishReason.LENGTH)):
+            yield deltas
 
     @property
     def _unfinished(self) -> bool:
         return self._answer.end is None and not self._answer.full
 
-    async def _session(self) -> AsyncGenerator[Delta, None]:
+    async def _session(self) -> AsyncGenerator[Sequence[Delta], None]:
         """Run one session on a verifier, and yield what it adds to the answer. Raises SpecsplitError if the choice fails with it."""
         lease = await self._place()
         try:
-            async with aclosing(self._decoded(lease)) as deltas:
-                async for delta in deltas:
-                    yield delta
+            async with aclosing(self._decoded(lease)) as sets:
+                async for deltas in sets:
+                    yield deltas
         except Unread:  # no fault of the verifier's
             raise
         except (Unavailable, Exhausted) as error:
@@ -209,7 +208,7 @@ class Run:
             drafter = None
         lease.take_drafter(drafter)
 
-    async def _decoded(self, lease: Lease) -> AsyncGenerator[Delta, None]:
+    async def _decoded(self, lease: Lease) -> AsyncGenerator[Sequence[Delta], None]:
         """Yield what the verifier of `lease` adds to the answer, until that is complete or the choice moves. Raises SpecsplitError."""
         begun, drafter = len(self._answer.tokens), None if lease.drafter is None else endpoint_of(lease.drafter)
         session, trace = self._prepared.session(self._answer, drafter), self._logged.request.trace
@@ -218,8 +217,8 @@ class Run:
             async with aclosing(events):
                 async for together in events:
                     lease.succeeded()
-                    for delta in self._together(together, lease.verifier, begun):
-                        yield delta
+                    for deltas in self._together(together, lease.verifier, begun):
+                        yield deltas
                     if self._left:
                         return
         raise SpecsplitError(f"verifier {lease.verifier.member_id} ended the session without saying why")
@@ -229,24 +228,19 @@ class Run:
         """True if the verifier has nothing more to do for it: the answer is complete, or the choice moves."""
         return self._answer.end is not None or self._reserved is not None
 
-    def _together(self, events: Sequence[DecodeEvent], verifier: MemberState, begun: int) -> Iterator[Delta]:
+    def _together(self, events: Sequence[DecodeEvent], verifier: MemberState, begun: int) -> Iterator[Sequence[Delta]]:
         """Take in events that came at once, up to one at which the verifier is left: what to stream."""
         self._logged.burst(sum(len(event.tokens) for event in events if isinstance(event, Tokens)))
-        for event in events:
-            if isinstance(event, Preempted):
+        for part in parts(events):
+            if isinstance(part, Preempted):
                 self._preempted(verifier, begun)
             else:
-                yield from self._take(event)
+                deltas = self._answer.hear(part)
+                self._logged.received(self._answer.speculation)
+                if deltas:
+                    yield deltas
             if self._left:
                 return
-
-    def _take(self, event: PromptLogprobs | Tokens | Finished) -> tuple[Delta, ...]:
-        """Take in what a verifier tells of the prompt, or adds to the answer: what to stream."""
-        if isinstance(event, PromptLogprobs):
-            return self._answer.read(event)
-        summed = self._answer.summed(event)
-        self._logged.received(summed)
-        return self._answer.feed(summed)
 
     def _preempted(self, verifier: MemberState, begun: int) -> None:
         """Reserve a place on a verifier with pages for it, unless it has got no tokens since it had `begun` here: it could move forever."""

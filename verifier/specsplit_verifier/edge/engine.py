@@ -6,7 +6,7 @@ Nobody chooses a drafter for it: the verifier takes one of its roster. Nor is th
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ from pathlib import Path
 from specsplit.engine import BlockBatch, EngineLoad, Operation, Outcome, load_of
 from specsplit.errors import Exhausted, SpecsplitError, Unsupported
 from specsplit.generation.answer import Answer
+from specsplit.generation.burst import parts
 from specsplit.generation.choices import merged
 from specsplit.generation.engine_request import EngineRequest
 from specsplit.generation.on_demand import OnDemand
@@ -25,7 +26,7 @@ from specsplit.rpc import Phase, Server
 from specsplit.sessions import Preempted
 from specsplit.settings import VerifierSettings
 from specsplit.text.tokenizer import Tokenizer
-from specsplit.values import ModelInfo, PromptLogprobs
+from specsplit.values import ModelInfo
 from specsplit_verifier.edge.block_events import BlockEvents
 from specsplit_verifier.edge.operations import Operations
 from specsplit_verifier.edge.verifier import Verifier
@@ -50,8 +51,8 @@ class VerifierEngine:
 
     async def generate(
         self, request: GenerateRequest, remaining_s: Callable[[], float | None], client: str = ""
-    ) -> AsyncGenerator[GenerateEvent, None]:
-        """Yield the deltas of all choices as they come, and a Done behind those of each. The caller has to close the generator.
+    ) -> AsyncGenerator[Sequence[GenerateEvent], None]:
+        """Yield what `Generates.generate` says.
 
         `client`: the name of the caller, by which sessions are told apart for drafters. The call's own deadline ends it.
 
@@ -64,8 +65,8 @@ class VerifierEngine:
         prepared = self._preparation.prepare(request, info, tokens, client)
         choices = [self._choice(prepared.choice(index), tokenizer, index) for index in range(request.n)]
         async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
-            async for event in events:
-                yield event
+            async for together in events:
+                yield together
 
     def refused(self, error: SpecsplitError) -> None:
         """Do nothing: its caller is told, and a verifier keeps no log of requests."""
@@ -118,25 +119,23 @@ class VerifierEngine:
 
     async def _choice(
         self, prepared: EngineRequest, tokenizer: Tokenizer | None, index: int
-    ) -> AsyncGenerator[GenerateEvent, None]:
+    ) -> AsyncGenerator[Sequence[GenerateEvent], None]:
         answer = prepared.answer(tokenizer)
-        async with aclosing(self._deltas(prepared, answer)) as deltas:
-            async for delta in deltas:
-                yield replace(delta, index=index)
-        yield prepared.done(answer, index)
+        async with aclosing(self._deltas(prepared, answer)) as sets:
+            async for deltas in sets:
+                yield [replace(delta, index=index) for delta in deltas] if index else deltas
+        yield (prepared.done(answer, index),)
 
-    async def _deltas(self, prepared: EngineRequest, answer: Answer) -> AsyncGenerator[Delta, None]:
+    async def _deltas(self, prepared: EngineRequest, answer: Answer) -> AsyncGenerator[Sequence[Delta], None]:
         """Decode a session until its answer is complete. One that is preempted is computed again here."""
         session = replace(prepared.session(answer, None), from_roster=True)
-        async with aclosing(self.verifier.decode(session)) as events:
-            async for event in events:
-                if isinstance(event, Preempted):
-                    continue
-                deltas = answer.read(event) if isinstance(event, PromptLogprobs) else answer.feed(event)
-                for delta in deltas:
-                    yield delta
-                if answer.end is not None:
-                    return
+        async with aclosing(self.verifier.sessions.decode_together(session)) as sets:
+            async for events in sets:
+                for part in parts(events):
+                    if not isinstance(part, Preempted) and (deltas := answer.hear(part)):
+                        yield deltas
+                    if answer.end is not None:
+                        return
 
     @contextmanager
     def _permit(self) -> Generator[None]:

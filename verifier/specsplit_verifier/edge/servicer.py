@@ -53,7 +53,7 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
                 async for event in events:
                     if isinstance(event, PromptLogprobs):  # nothing is held before the first tokens
                         yield wire.decode_response(event)
-                    elif not (isinstance(event, Tokens) and held.holds(event, len(event.tokens))):
+                    elif not (isinstance(event, Tokens) and held.holds((event,), len(event.tokens))):
                         yield wire.decode_response(event, held.release())
         except SpecsplitError:
             if earlier := held.release():

@@ -68,7 +68,7 @@ class SessionStream:
 
     def _take(self, session: int, carried: _Carried, output: Output) -> None:
         held = carried.held
-        if isinstance(output, Tokens) and held.holds(output, len(output.tokens)):
+        if isinstance(output, Tokens) and held.holds((output,), len(output.tokens)):
             return
         earlier = held.release()
         if not isinstance(output, SpecsplitError):

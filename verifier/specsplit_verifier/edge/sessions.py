@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Protocol
 
 from specsplit.errors import SpecsplitError, Unavailable
+from specsplit.generation.gathering import Gathering
+from specsplit.generation.inbox import Inbox
 from specsplit.grammar import GrammarState
 from specsplit.observe import TraceContext
-from specsplit.sessions import DecodeEvent, DecodeRequest, Finished
+from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit_verifier.records.events import Cancel, Constrained, Output
 from specsplit_verifier.report.telemetry import Telemetry
 
@@ -31,9 +35,14 @@ class Sessions:
     """All sessions of one verifier, by the numbers that they get here."""
 
     def __init__(
-        self, post: Callable[[DecodeRequest | Constrained | Cancel], None], telemetry: Telemetry, constraints: Compiles
+        self,
+        post: Callable[[DecodeRequest | Constrained | Cancel], None],
+        telemetry: Telemetry,
+        constraints: Compiles,
+        gather_s: float = 0.0,
     ) -> None:
-        """`post` tells the engine."""
+        """`post` tells the engine. `gather_s`: see `Gathering`."""
+        self._gathering = Gathering(gather_s)
         self._post = post
         self._telemetry = telemetry
         self._constraints = constraints
@@ -62,17 +71,28 @@ class Sessions:
         return session
 
     async def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
-        """Decode one session, for the call that the running task serves. Closing the iterator frees it. Raises SpecsplitError."""
-        outputs = asyncio.Queue[Output]()
-        session, failure = self.begin(request, outputs.put_nowait, self._telemetry.caller()), None
+        """As `decode_together`, one by one."""
+        async with aclosing(self.decode_together(request)) as sets:
+            async for events in sets:
+                for event in events:
+                    yield event
+
+    async def decode_together(self, request: DecodeRequest) -> AsyncGenerator[Sequence[DecodeEvent], None]:
+        """Decode one session, for the call that the running task serves, and yield those events together that came at once.
+
+        Closing the iterator frees it. Raises SpecsplitError.
+        """
+        inbox = Inbox[DecodeEvent](self._gathering)
+        session, failure = self.begin(request, partial(_into, inbox), self._telemetry.caller()), None
         try:
             while True:
-                output = await outputs.get()
-                if isinstance(output, SpecsplitError):
-                    failure = output
-                    raise output
-                yield output
-                if isinstance(output, Finished):
+                try:
+                    events = await inbox.get()
+                except SpecsplitError as error:
+                    failure = error
+                    raise
+                yield events
+                if isinstance(events[-1], Finished):
                     return
         finally:
             session.end(failure)
@@ -122,6 +142,13 @@ class Sessions:
     async def gone(self) -> None:
         """Return once no session is there."""
         await self._idle.wait()
+
+
+def _into(inbox: Inbox[DecodeEvent], output: Output) -> None:
+    if isinstance(output, SpecsplitError):
+        inbox.end(output)
+    else:
+        inbox.put((output,), at_once=not isinstance(output, Tokens))
 
 
 class LiveSession:

@@ -51,7 +51,7 @@ class Verifier:
         self.on_lost: Callable[[str], None] = _ignore
         """Called with the address of every drafter that is lost."""
         self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
-        self.sessions = Sessions(self.engine.post, self._telemetry, self._constraints)
+        self.sessions = Sessions(self.engine.post, self._telemetry, self._constraints, settings.gather_ms / 1000)
         self.failed = self.sessions.failed
         """Set if the engine thread died, or a step hangs; nothing can be decoded any more."""
         metrics = self._telemetry.metrics
