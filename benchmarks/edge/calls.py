@@ -6,3 +6,6 @@ from typing import Final
 
 GENERATE: Final = "/specsplit.v1.CoordinatorService/Generate"
 DECODE: Final = "/specsplit.v1.VerifierService/Decode"
+SESSIONS: Final = "/specsplit.v1.VerifierService/DecodeSessions"
+COMPLETIONS: Final = "/v1/completions"
+"""Of the OpenAI API, which a gateway has."""

@@ -1,28 +1,47 @@
-"""The times of steps: multiples of one interval on the clock that all processes of a machine share, so that a token can tell its own."""
+"""The times of steps: multiples of an interval on the clock that all processes of a machine share, so that a token can tell its own.
+
+A prompt says the interval, in two characters.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
-INTERVAL_S: Final = 0.02
-"""Between two steps; each gives every session one token."""
 TOLD: Final = 2048
-"""A token is the number of its step, modulo this: the size of the pocket target's vocabulary. It comes round after 41 s."""
+"""A token is the number of its step, modulo this. It comes round after so many intervals."""
+_UNIT_S: Final = 1e-4
+_DIGITS: Final = 64
+_ZERO: Final = ord("0")
+SHORTEST_S: Final = _UNIT_S
+LONGEST_S: Final = _UNIT_S * (_DIGITS**2 - 1)
 
 
-def step() -> int:
+def prompt_of(interval_s: float) -> str:
+    """The text that asks for a token every so many seconds, rounded to 0.1 ms, SHORTEST_S to LONGEST_S."""
+    units = round(min(max(interval_s, SHORTEST_S), LONGEST_S) / _UNIT_S)
+    return "".join(chr(_ZERO + digit) for digit in divmod(units, _DIGITS))
+
+
+def interval_s(prompt: Sequence[str]) -> float:
+    """What a prompt asks for, by its last two characters."""
+    high, low = (ord(each) - _ZERO for each in prompt[-2:])
+    return (high * _DIGITS + low) * _UNIT_S
+
+
+def step(every_s: float) -> int:
     """The number of the step that is due, or has been for less than an interval."""
-    return int(time.monotonic() / INTERVAL_S)
+    return int(time.monotonic() / every_s)
 
 
-def wait_s(number: int) -> float:
+def wait_s(number: int, every_s: float) -> float:
     """Seconds until a step is due; negative if it has been."""
-    return number * INTERVAL_S - time.monotonic()
+    return number * every_s - time.monotonic()
 
 
-def late_s(token: int) -> float:
-    """Seconds since the step that gave a token was due, if that was less than 41 s ago."""
+def late_s(token: int, every_s: float) -> float:
+    """Seconds since the step that gave a token was due, if that was less than TOLD intervals ago."""
     now = time.monotonic()
-    steps = int(now / INTERVAL_S)
-    return now - (steps - (steps - token) % TOLD) * INTERVAL_S
+    steps = int(now / every_s)
+    return now - (steps - (steps - token) % TOLD) * every_s

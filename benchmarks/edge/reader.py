@@ -1,7 +1,7 @@
 """Reads many streams of tokens at once, and tells how late they came and what processor time others took meanwhile.
 
-`python -m benchmarks.edge.reader CALL ADDRESS STREAMS SECONDS PID...` calls Generate of a coordinator, or Decode of a verifier or of what
-stands in front of one, and writes a line of JSON.
+`python -m benchmarks.edge.reader CALL ADDRESS STREAMS INTERVAL SECONDS PID VERIFIER` asks for a token every INTERVAL seconds on each
+stream, by a call of `benchmarks.edge.calls`, and writes a line of JSON. PID is the process of who is asked, VERIFIER that of the verifier.
 """
 
 from __future__ import annotations
@@ -10,103 +10,73 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import grpc
-
 from benchmarks.edge import pace
-from benchmarks.edge.calls import GENERATE
-from benchmarks.ranks.counters import Processor
+from benchmarks.edge.processor import processor_s
+from benchmarks.edge.streams import read
 from benchmarks.spread import percentile
-from specsplit.requests import GenerateRequest, TokenPrompt
-from specsplit.rpc.options import channel_options
-from specsplit.sessions import DecodeRequest
-from specsplit.settings import TransportSettings
-from specsplit.v1 import coordinator_pb2, verifier_pb2
-from specsplit.wire.coordinator import generate_to_wire
-from specsplit.wire.verifier import decode_to_wire
 
-PROMPT: Final = (5, 6, 7, 8)
-SETTLE_S: Final = 1.0
+SETTLE_S: Final = 0.7
+_LOOK_S: Final = 0.02
 
 
 @dataclass(slots=True)
 class Arrived:
     """What came while it was looked at."""
 
-    tokens: int = 0
     messages: int = 0
+    """A message of one stream: where one carries all sessions, an event."""
     late_s: list[float] = field(default_factory=list[float])
     """Of every token."""
 
 
 class Reader:
-    """So many streams of one call."""
+    """Takes what comes on all streams."""
 
-    def __init__(self, channel: grpc.aio.Channel, call: str) -> None:
-        self._tokens = _generated if call == GENERATE else _decoded
-        self._call = channel.unary_stream(call)
-        self._request = _request(call)
-        self._begun = 0
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self.begun: set[int] = set()
+        """Streams that have had something."""
         self.arrived = Arrived()
 
-    async def read(self) -> None:
-        """Read one stream until it is cancelled."""
-        first = True
-        async for message in self._call(self._request):
-            self._begun, first = self._begun + first, False
+    def heard(self, stream: int, numbers: Sequence[int]) -> None:
+        """Note that the tokens of these steps have come."""
+        if numbers:
+            self.begun.add(stream)
             self.arrived.messages += 1
-            for token in self._tokens(message):
-                self.arrived.tokens += 1
-                self.arrived.late_s.append(pace.late_s(token))
+            self.arrived.late_s += [pace.late_s(number, self._every_s) for number in numbers]
 
-    async def begun(self, streams: int) -> None:
+    async def all_begun(self, streams: int) -> None:
         """Return when so many streams have had something."""
-        while self._begun < streams:
-            await asyncio.sleep(pace.INTERVAL_S)
+        while len(self.begun) < streams:
+            await asyncio.sleep(_LOOK_S)
 
 
-def _request(call: str) -> bytes:
-    if call == GENERATE:
-        return generate_to_wire(GenerateRequest(TokenPrompt(PROMPT))).SerializeToString()
-    return decode_to_wire(DecodeRequest("", PROMPT)).SerializeToString()
-
-
-def _generated(message: bytes) -> Iterator[int]:
-    event = coordinator_pb2.GenerateResponse.FromString(message)
-    for delta in (*event.earlier, event.delta):
-        yield from delta.token_ids
-
-
-def _decoded(message: bytes) -> Iterator[int]:
-    event = verifier_pb2.DecodeResponse.FromString(message)
-    for tokens in (*event.earlier, event.tokens):
-        yield from tokens.token_ids
-
-
-async def _main(call: str, address: str, streams: int, seconds: float, pids: list[int]) -> None:
-    async with grpc.aio.insecure_channel(address, options=channel_options(TransportSettings())) as channel:
-        reader = Reader(channel, call)
-        reading = [asyncio.create_task(reader.read()) for _ in range(streams)]
-        begun = asyncio.create_task(reader.begun(streams))
-        await asyncio.wait([begun, *reading], return_when=asyncio.FIRST_COMPLETED)
-        if not begun.done():
-            sys.exit(f"a stream ended: {next(each.exception() for each in reading if each.done())}")
-        await asyncio.sleep(SETTLE_S)
-        reader.arrived, began = Arrived(), time.perf_counter()
-        before = [Processor.of([pid]).seconds for pid in pids]
-        await asyncio.sleep(seconds)
-        arrived, taken_s = reader.arrived, time.perf_counter() - began
-        used = [Processor.of([pid]).seconds - earlier for pid, earlier in zip(pids, before, strict=True)]
-        for each in reading:
-            each.cancel()
-        await asyncio.gather(*reading, return_exceptions=True)
+async def _measured(call: str, address: str, streams: int, prompt: str, seconds: float, pids: list[int]) -> None:
+    reader = Reader(pace.interval_s(prompt))
+    reading = asyncio.create_task(read(call, address, streams, prompt, reader.heard))
+    begun = asyncio.create_task(reader.all_begun(streams))
+    await asyncio.wait([begun, reading], return_when=asyncio.FIRST_COMPLETED)
+    if reading.done():
+        sys.exit(f"a stream ended: {reading.exception()!r}")
+    await asyncio.sleep(SETTLE_S)
+    reader.arrived, began = Arrived(), time.perf_counter()
+    before = [processor_s(pid) for pid in pids]
+    await asyncio.sleep(seconds)
+    arrived, taken_s = reader.arrived, time.perf_counter() - began
+    used = [processor_s(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
+    if reading.done():
+        sys.exit(f"a stream ended: {reading.exception()!r}")
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    tokens = len(arrived.late_s)
     told = {
-        "tokens_s": arrived.tokens / taken_s,
-        "tokens_a_message": arrived.tokens / max(1, arrived.messages),
-        "cpu_us": [each / max(1, arrived.tokens) * 1e6 for each in used],
+        "tokens_s": tokens / taken_s,
+        "tokens_a_message": tokens / max(1, arrived.messages),
+        **{name: each / max(1, tokens) * 1e6 for name, each in zip(("cpu_us", "verifier_us"), used, strict=True)},
         "late_p50_ms": percentile(arrived.late_s, 50) * 1e3,
         "late_p99_ms": percentile(arrived.late_s, 99) * 1e3,
     }
@@ -114,6 +84,6 @@ async def _main(call: str, address: str, streams: int, seconds: float, pids: lis
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        _main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), [int(pid) for pid in sys.argv[5:]])
-    )
+    _call, _address, _streams, _interval, _seconds, *_pids = sys.argv[1:]
+    _prompt = pace.prompt_of(float(_interval))
+    asyncio.run(_measured(_call, _address, int(_streams), _prompt, float(_seconds), [int(pid) for pid in _pids]))
