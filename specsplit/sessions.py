@@ -23,6 +23,7 @@ from specsplit.values import (
     check_logprobs,
 )
 from specsplit.values.checks import check_name
+from specsplit.values.lean import lean
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class DecodeRequest:
         return self.drafter is not None or self.from_roster
 
 
-@dataclass(frozen=True)
+@lean(slots=False)
 class Tokens:
     """What one step committed."""
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
+from specsplit.values.lean import lean
+
 
 @dataclass(frozen=True, slots=True)
 class Grow:
@@ -47,7 +49,7 @@ class Grow:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@lean()
 class Commit:
     """A path accepted by the verifier, and its bonus."""
 
@@ -79,7 +81,7 @@ class Forecast(NamedTuple):
     """Probability that the target goes on behind a node below which the draft has nothing: what further nodes may still bring."""
 
 
-@dataclass(frozen=True, slots=True)
+@lean()
 class Draft:
     """What a session brings to one step: N tokens, root first, parents before children."""
 

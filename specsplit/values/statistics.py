@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from specsplit.values.lean import lean
+
 
 class Miss(StrEnum):
     """Why the bonus of a commit was not a node of the speculation."""
@@ -41,7 +43,7 @@ class Usage:
     """Tokens of the prompt whose KV the verifier had already."""
 
 
-@dataclass(frozen=True)
+@lean(slots=False)
 class SpeculationStatistics:
     """What speculation did for one session, summed over its steps (prefill not counted)."""
 

@@ -45,7 +45,8 @@ def is_class_variable(declared: ast.AnnAssign) -> bool:
 
 
 def is_value(node: ast.ClassDef) -> bool:
-    return any("frozen=True" in ast.unparse(each) for each in node.decorator_list)
+    made = [ast.unparse(each) for each in node.decorator_list]
+    return any("frozen=True" in each or each.startswith("lean(") for each in made)
 
 
 def test_no_class_that_behaves_holds_more_than_12_attributes() -> None:

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from specsplit.model.pages.geometry import ALL, Span
 from specsplit.model.pages.tables import RowPages
+from specsplit.values.lean import lean
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -66,7 +67,7 @@ _known_shape = lru_cache(4096)(_shape)
 """Remembers the latest, which take some megabytes at most."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@lean(eq=False)
 class Row:
     """New tokens of one sequence in one forward. Who runs one adds what else it knows of them in a subclass."""
 

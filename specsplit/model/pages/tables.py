@@ -9,7 +9,6 @@ Rows of a forward name a table and a length, so a step ships what changed of the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -21,6 +20,7 @@ from torch import Tensor
 from specsplit.model.pages.geometry import Span
 from specsplit.model.pages.windows import WindowPages
 from specsplit.model.tensors.transfer import UploadArray, on_device
+from specsplit.values.lean import lean
 
 Pages = NDArray[np.int32]
 Slots = NDArray[np.int64]
@@ -31,7 +31,7 @@ _MOST_CHANGES: Final = 4096
 """Writes that a copy of the tables is told one by one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@lean(eq=False)
 class RowPages:
     """Where the KV lies that a row of a forward sees. Its new tokens are the last of it."""
 

@@ -15,7 +15,7 @@ from specsplit.errors import IllegalEvent, Incompatible, InvalidRequest, Specspl
 from specsplit.features import Features
 from specsplit.membership import HandOver
 from specsplit.records import DraftCounters
-from specsplit.speculation import Grow
+from specsplit.speculation import Commit, Grow
 from specsplit.values import Endpoint, Host, Plan, Vocabulary
 from specsplit_verifier.drafters.choice import spread, to_hand_over
 from specsplit_verifier.drafters.memory import DrafterMemory
@@ -96,7 +96,8 @@ class DrafterPool:
         self._lookup.floor = floor
         for session, reroot in made:
             for made_commit in reroot.commits:
-                commit = replace(made_commit, step_us=step_us, seen=session.drafter.seen, floor=floor)
+                number, deepest, tokens = made_commit.number, made_commit.deepest, made_commit.tokens
+                commit = Commit(number, deepest, tokens, step_us, session.drafter.seen, floor)
                 if session.plan.speculates or not session.drafter.keep_back(commit, rested=reroot.rested):
                     self._tell(session, commit)
 

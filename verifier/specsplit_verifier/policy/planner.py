@@ -198,7 +198,7 @@ class Planner:
             drafted = [session for session in ready if session.drafter.attached and session.plan.draft_ahead]
             repeating = sum(map(self._chooser.repeating, drafted))
             self._arms.meet([session.drafter.address for session in drafted], repeating)
-        if not prompts:
+        if not prompts and not all(session.plan.draft_ahead for session in ready):
             pauses = [_serial_pause(session, now) for session in ready]
             ready = [session for session, pause in zip(ready, pauses, strict=True) if pause == 0.0]
             if not ready:

@@ -17,6 +17,7 @@ from specsplit.sampling import TokenCounts
 from specsplit.sessions import Finished, Tokens
 from specsplit.speculation import Commit, Draft
 from specsplit.values import Miss, NoDraftsCause, Plan, PromptLogprobs, Sampling, TokenLogprob
+from specsplit.values.lean import lean
 from specsplit_verifier.records.feed import Recipe
 
 
@@ -29,7 +30,7 @@ class EndFloor:
     tokens: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@lean(eq=False, kw_only=True)
 class TreeInput(Row):
     """A session's draft, root first: logits behind every token of it."""
 
@@ -68,7 +69,7 @@ class PromptPart:
         return self.first + len(self.tokens)
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@lean(eq=False, kw_only=True)
 class ChunkInput(Row):
     """A stretch of a session's committed tokens: no logits, but where its prompt is to be told.
 
@@ -138,7 +139,7 @@ class StepInput:
         return frozenset(chain.from_iterable(recipe.layers for recipe in recipes if recipe is not None))
 
 
-@dataclass(frozen=True, slots=True)
+@lean()
 class Accepted:
     """What the target made of one draft."""
 
@@ -198,7 +199,7 @@ class TreeView:
     edges: Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
+@lean()
 class Reroot:
     """What a commit made of the speculation; all of it empty without one."""
 
@@ -219,7 +220,7 @@ class Reroot:
         return self.commits[-1] if self.commits else None
 
 
-@dataclass(frozen=True, slots=True)
+@lean()
 class SessionResult:
     """What one step was to a session that brought a tree, the root alone included."""
 
