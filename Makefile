@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 SOURCES := specsplit drafter verifier coordinator scripts benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types floors drift unit format bench lab fire targets floor gpu gpu-wheels gpu-kernels chat peers protos clean
+.PHONY: help setup demo test lint types floors drift unit format bench lab fire targets oldest floor gpu gpu-wheels gpu-kernels chat peers protos clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -76,8 +76,10 @@ fire: $(STAMP) ## real processes are killed, stopped, fed nonsense, kept busy: P
 targets: $(STAMP) ## which causal language models of transformers are served: tries them all, a minute, and prints docs/targets.md
 	@$(BIN)/python -m scripts.targets
 
-floor: $(STAMP) ## tests of models with torch 2.11, transformers 5.17 and triton 3.6, in build/floor (fetches up to 3 GB once): TESTS=paths
-	@.ci/floor $(TESTS)
+oldest: $(STAMP) ## tests of models with the oldest torch, transformers and triton that are supported, in build/oldest (fetches up to 3 GB once): TESTS=paths
+	@.ci/oldest $(TESTS)
+
+floor: oldest ## the same as make oldest; make floors is about imports
 
 gpu: ## with CUDA: tests and benchmarks in 9 minutes, by PYTHON as it stands and, with WHEELS=path, the packages that it lacks; DRY=1: without CUDA
 	@$(PYTHON) -m scripts.gpu_site $(if $(DRY),--dry) $(if $(WHEELS),--wheels "$(WHEELS)") $(if $(COMMIT),--commit "$(COMMIT)")

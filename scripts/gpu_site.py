@@ -133,8 +133,10 @@ def missing(site: Path, project: Mapping[str, Any]) -> str | None:
 
 
 def _version(package: str) -> str:
-    try:
-        return version(package).partition("+")[0]
+    from packaging.version import Version  # noqa: PLC0415 (as above)
+
+    try:  # NVIDIA numbers builds of torch as what precedes a release, 2.11.0a0+...
+        return Version(version(package)).base_version
     except PackageNotFoundError:
         return "0"
 

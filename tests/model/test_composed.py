@@ -13,6 +13,7 @@ from transformers import LlamaConfig, PretrainedConfig, Qwen3MoeConfig
 
 from specsplit.model import CausalLM
 from tests.model.composed_work import BUCKETS, IN_TWO, SPLIT, alone, bytes_of, dying, failing, kv_of, served, steps
+from tests.model.conftest import splits_all
 from tests.model.split_work import PAGES, refused
 from tests.support.ranks import run_ranks
 from tests.support.rounding import assert_same_sums
@@ -23,21 +24,21 @@ Saved = Callable[[PretrainedConfig], Path]
 SHARES = [[[0, 1, 2], [3]], [[], [4, 5]]]
 _EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 KINDS: dict[str, Callable[[dict[str, Any]], PretrainedConfig]] = {
-    "llama with biases": lambda tiny: LlamaConfig(**tiny, mlp_bias=True, attention_bias=True, tie_word_embeddings=True),
+    "llama with biases": lambda tiny: LlamaConfig(**tiny, mlp_bias=True, attention_bias=True),
     "qwen3_moe": lambda tiny: Qwen3MoeConfig(**tiny, **_EXPERTS),
 }
 
 
 @pytest.fixture(scope="module")
-def llama_folder(saved: Saved, tiny_config: Tiny) -> Path:
-    return saved(LlamaConfig(**tiny_config()))
+def llama_folder(saved: Saved, split_config: Tiny) -> Path:
+    return saved(LlamaConfig(**split_config()))
 
 
-@pytest.mark.parametrize("kind", ["qwen3_moe", *slowly("llama with biases")])
+@pytest.mark.parametrize("kind", [pytest.param("qwen3_moe", marks=splits_all), *slowly("llama with biases")])
 def test_ranks_of_two_processes_that_are_busy_and_idle_get_what_the_whole_gives_eagerly_and_captured(
-    saved: Saved, tiny_config: Tiny, kind: str
+    saved: Saved, split_config: Tiny, kind: str
 ) -> None:
-    folder = saved(KINDS[kind](tiny_config()))
+    folder = saved(KINDS[kind](split_config()))
     processes = run_ranks(4, served, folder, SHARES, kind=IN_TWO)
     for rank in range(2):
         whole = CausalLM.load(folder, num_pages=PAGES, page_size=4, cpu_layers=False)
@@ -52,8 +53,8 @@ def test_ranks_of_two_processes_that_are_busy_and_idle_get_what_the_whole_gives_
     assert [(each[-2], each[-1]) for each in others] == [(captures, replayed)] * 3, "all replay the same"
 
 
-def test_an_mlp_whose_part_cannot_be_shared_out_is_refused_by_all_processes(saved: Saved, tiny_config: Tiny) -> None:
-    said = run_ranks(4, refused, saved(LlamaConfig(**tiny_config(intermediate_size=50))), -1, kind=IN_TWO)
+def test_an_mlp_whose_part_cannot_be_shared_out_is_refused_by_all_processes(saved: Saved, split_config: Tiny) -> None:
+    said = run_ranks(4, refused, saved(LlamaConfig(**split_config(intermediate_size=50))), -1, kind=IN_TWO)
     for each in said:
         assert "its intermediate width of 25 is no multiple of the 2 ranks (dp_size)" in each, said
 

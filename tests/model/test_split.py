@@ -28,10 +28,10 @@ from specsplit.model.graphs import Buckets
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.tables import PageTables
 from specsplit.model.ranks.commands import Forward, Leave, Move, Trial, Turn, unpacked
-from specsplit.model.ranks.split import check_split, weight_bytes
+from specsplit.model.ranks.split import OLD, check_split, weight_bytes
 from specsplit.model.ranks.tensor_group import TensorGroup
 from specsplit.ranks.demand import Demand
-from tests.model.conftest import POCKET
+from tests.model.conftest import POCKET, splits_all
 from tests.model.ragged import Ragged, ragged
 from tests.model.split_work import (
     PAGES,
@@ -50,38 +50,42 @@ from tests.support.rounding import assert_same_sums
 
 Tiny = Callable[..., dict[str, Any]]
 Saved = Callable[..., Path]
+Kinds = dict[str, Callable[[dict[str, Any]], PretrainedConfig]]
 CPU = torch.device("cpu")
 SEED = 29
 """Of weights with which no two experts are so near to each other that rounding chooses between them."""
 ROUTERS = 3 * 4 * 32 * 4
 """Bytes of the routers of a tiny model with experts; every process has them."""
 _EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-KINDS: dict[str, Callable[[dict[str, Any]], PretrainedConfig]] = {
+DENSE: Kinds = {
     "llama": lambda tiny: LlamaConfig(**tiny),
-    "llama with biases and tied embeddings": lambda tiny: LlamaConfig(
-        **tiny, mlp_bias=True, attention_bias=True, tie_word_embeddings=True
-    ),
+    "llama with biases": lambda tiny: LlamaConfig(**tiny, mlp_bias=True, attention_bias=True),
     "qwen2": lambda tiny: Qwen2Config(**tiny),
     "qwen3": lambda tiny: Qwen3Config(**tiny, head_dim=16),
+}
+OTHERS: Kinds = {
+    "llama with tied embeddings": lambda tiny: LlamaConfig(**tiny, tie_word_embeddings=True),
     "qwen3_moe": lambda tiny: Qwen3MoeConfig(**tiny, **_EXPERTS),
     "mixtral": lambda tiny: MixtralConfig(**tiny, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
 }
+KINDS = {**DENSE, **OTHERS}
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "pocket"])
+@pytest.mark.parametrize("kind", [*DENSE, *(pytest.param(kind, marks=splits_all) for kind in (*OTHERS, "pocket"))])
 def test_a_leader_gets_the_logits_and_hidden_states_of_the_whole_and_each_process_holds_its_part(
-    saved: Saved, tiny_config: Tiny, kind: str
+    saved: Saved, split_config: Tiny, kind: str
 ) -> None:
-    folder = POCKET if kind == "pocket" else saved(KINDS[kind](tiny_config()), SEED)
+    folder = POCKET if kind == "pocket" else saved(KINDS[kind](split_config()), SEED)
     check_split_in(2, folder)
 
 
-def test_four_processes_share_four_kv_heads(saved: Saved, tiny_config: Tiny) -> None:
-    check_split_in(4, saved(Qwen3Config(**tiny_config(num_key_value_heads=4), head_dim=16)))
+def test_four_processes_share_four_kv_heads(saved: Saved, split_config: Tiny) -> None:
+    check_split_in(4, saved(Qwen3Config(**split_config(num_key_value_heads=4), head_dim=16)))
 
 
+@splits_all
 @pytest.mark.slow
-def test_processes_that_share_heads_of_latent_attention_keep_its_latents_each(saved: Saved, tiny_config: Tiny) -> None:
+def test_processes_that_share_heads_of_latent_attention_keep_its_latents_each(saved: Saved, split_config: Tiny) -> None:
     widths: dict[str, Any] = {
         "q_lora_rank": 16,
         "kv_lora_rank": 16,
@@ -90,7 +94,7 @@ def test_processes_that_share_heads_of_latent_attention_keep_its_latents_each(sa
         "v_head_dim": 6,
     }
     dense: dict[str, Any] = {"first_k_dense_replace": 3, "n_group": 1, "topk_group": 1, "head_dim": 4}
-    folder = saved(DeepseekV2Config(**tiny_config(num_key_value_heads=4), **widths, **dense), SEED)
+    folder = saved(DeepseekV2Config(**split_config(num_key_value_heads=4), **widths, **dense), SEED)
     whole = CausalLM.load(folder, num_pages=PAGES, page_size=4, cpu_layers=False)
     ranks = run_ranks(2, led, folder, kind=TensorGroup)
     for ours, each in zip(ranks[0][0], steps(whole), strict=True):
@@ -128,17 +132,19 @@ def check_split_in(size: int, folder: Path) -> None:
         assert_same_sums(torch.from_numpy(ours), each)
     weights, kv_heads = weight_bytes(whole.model), whole.kv.data.shape[3]
     norms = sum(each.nbytes for each in whole.model.parameters() if each.dim() == 1)
+    embeddings: Any = whole.model.get_input_embeddings()
+    whole_embeddings = embeddings.weight.nbytes if OLD else 0
     for _, heads, held, kv_bytes in ranks:
         assert heads == kv_heads // size
         assert kv_bytes == whole.kv.nbytes // size
-        assert weights / size <= held <= weights / size + norms + ROUTERS
+        assert weights / size <= held <= weights / size + norms + ROUTERS + whole_embeddings
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+@pytest.mark.parametrize("kind", ["llama", pytest.param("qwen3_moe", marks=splits_all)])
 def test_followers_replay_what_their_leader_replays_and_it_gets_what_the_whole_gives(
-    saved: Saved, tiny_config: Tiny, kind: str
+    saved: Saved, split_config: Tiny, kind: str
 ) -> None:
-    folder = saved(KINDS[kind](tiny_config()), SEED)
+    folder = saved(KINDS[kind](split_config()), SEED)
     expected = steps(CausalLM.load(folder, num_pages=PAGES, page_size=4))
     (made, captures, replayed), *followers = run_ranks(2, led_captured, folder, kind=TensorGroup)
     for ours, each in zip(made, expected, strict=True):
@@ -149,18 +155,18 @@ def test_followers_replay_what_their_leader_replays_and_it_gets_what_the_whole_g
 
 @pytest.mark.parametrize("where", ["the end of a forward", "a launch"])
 def test_no_process_holds_what_was_captured_when_connections_to_the_others_are_closed(
-    saved: Saved, tiny_config: Tiny, where: str
+    saved: Saved, split_config: Tiny, where: str
 ) -> None:
-    folder = saved(LlamaConfig(**tiny_config()))
+    folder = saved(LlamaConfig(**split_config()))
     for said, held in run_ranks(2, lost_captured, folder, where, timeout_s=1.5, kind=TensorGroup):
         assert ("OutOfMemoryError: none left" if where == "a launch" else "the device still waits for it") in said
         assert held == [0]
 
 
 def test_all_processes_wait_for_their_devices_with_an_end_before_they_ask_what_came_of_a_trial(
-    saved: Saved, tiny_config: Tiny
+    saved: Saved, split_config: Tiny
 ) -> None:
-    both = run_ranks(2, tried, saved(LlamaConfig(**tiny_config())), kind=TensorGroup)
+    both = run_ranks(2, tried, saved(LlamaConfig(**split_config())), kind=TensorGroup)
     assert both == [["settled", "asked", "settled"]] * 2
 
 
@@ -171,28 +177,28 @@ def test_a_follower_that_waits_takes_no_processor_time() -> None:
 
 @pytest.mark.parametrize("when", ["idle", "in a forward"])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_dead_process_is_named_by_the_others(saved: Saved, tiny_config: Tiny, victim: int, when: str) -> None:
-    folder = saved(LlamaConfig(**tiny_config(num_key_value_heads=4)))
+def test_a_dead_process_is_named_by_the_others(saved: Saved, split_config: Tiny, victim: int, when: str) -> None:
+    folder = saved(LlamaConfig(**split_config(num_key_value_heads=4)))
     said = run_ranks(4, dying, folder, victim, 0.0, when, dead=[victim], kind=TensorGroup)
     for rank, each in enumerate(said):
         assert rank == victim or each.startswith(f"rank {victim} of 4 is lost, or did not take part within 20 s"), each
 
 
-def test_a_follower_that_hangs_in_a_forward_is_named_after_the_timeout(saved: Saved, tiny_config: Tiny) -> None:
-    folder = saved(LlamaConfig(**tiny_config()))
+def test_a_follower_that_hangs_in_a_forward_is_named_after_the_timeout(saved: Saved, split_config: Tiny) -> None:
+    folder = saved(LlamaConfig(**split_config()))
     said, _ = run_ranks(2, dying, folder, 1, 5.0, "in a forward", timeout_s=1.5, dead=[1], kind=TensorGroup)
     assert said.startswith("rank 1 of 2 is lost, or did not take part within 1.5 s")
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_that_fails_in_a_forward_ends_all_and_says_why(saved: Saved, tiny_config: Tiny, victim: int) -> None:
+def test_a_process_that_fails_in_a_forward_ends_all_and_says_why(saved: Saved, split_config: Tiny, victim: int) -> None:
     why = f"rank {victim} of 2 cannot go on, which ends its group: OutOfMemoryError: none left"
-    both = run_ranks(2, failing, saved(LlamaConfig(**tiny_config())), victim, kind=TensorGroup)
+    both = run_ranks(2, failing, saved(LlamaConfig(**split_config())), victim, kind=TensorGroup)
     assert both == [[why, "2 noticed"]] * 2
 
 
-def test_a_process_that_cannot_load_its_part_ends_all_and_says_why(saved: Saved, tiny_config: Tiny) -> None:
-    first, second = run_ranks(2, refused, saved(LlamaConfig(**tiny_config())), 1, kind=TensorGroup)
+def test_a_process_that_cannot_load_its_part_ends_all_and_says_why(saved: Saved, split_config: Tiny) -> None:
+    first, second = run_ranks(2, refused, saved(LlamaConfig(**split_config())), 1, kind=TensorGroup)
     assert second == "its disk is gone"
     assert first == "rank 1 of 2 cannot go on, which ends its group: its disk is gone"
 
@@ -206,10 +212,29 @@ def test_a_process_that_cannot_load_its_part_ends_all_and_says_why(saved: Saved,
     ],
 )
 def test_what_cannot_be_split_is_refused_with_the_reason(
-    tiny_config: Tiny, config: Callable[[dict[str, Any]], PretrainedConfig], size: int, why: str
+    split_config: Tiny, config: Callable[[dict[str, Any]], PretrainedConfig], size: int, why: str
 ) -> None:
     with pytest.raises(LoadError, match=why):
-        check_split(config(tiny_config()), size)
+        check_split(config(split_config()), size)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (lambda tiny: LlamaConfig(**{**tiny, "vocab_size": 97}), "vocabulary of 97 tokens of llama over 2 processes"),
+        (KINDS["mixtral"], "cannot split the experts of mixtral over 2 processes .*: install 5.23"),
+        (KINDS["llama with tied embeddings"], "embeddings, which are its LM head, of llama over 2"),
+    ],
+)
+def test_what_an_older_transformers_cannot_split_is_refused(
+    split_config: Tiny,
+    config: Callable[[dict[str, Any]], PretrainedConfig],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("specsplit.model.ranks.split.OLD", True)
+    with pytest.raises(LoadError, match=why):
+        check_split(config(split_config()), 2)
 
 
 @given(ragged(4))

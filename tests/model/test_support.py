@@ -207,8 +207,10 @@ def test_an_architecture_from_before_the_interface_is_refused(saved: Saved) -> N
 
 def test_layers_that_keep_something_else_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(folders["qwen2"], tmp_path / "hybrid")
-    edit(folder, layer_types=["full_attention", "indexed_attention", "full_attention"])
-    refused(folder, "layers of kind indexed_attention: only layers with keys and values per token, or with states")
+    edit(folder, layer_types=["full_attention", "compressed_sparse_attention", "full_attention"])
+    refused(
+        folder, "layers of kind compressed_sparse_attention: only layers with keys and values per token, or with states"
+    )
 
 
 def test_truncated_weights_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:

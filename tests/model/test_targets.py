@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, __version__
 
 from scripts.targets.__main__ import NAMES
 from scripts.targets.page import PAGE, listed, moved, page
@@ -31,6 +31,7 @@ SAMPLE = (
     "qwen3_5",  # a config inside of another
     "roberta",  # counts positions otherwise
 )
+PINNED = f"\ntransformers=={__version__}\n" in Path("constraints.txt").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,7 @@ def lists() -> dict[str, str]:
     return listed(PAGE.read_text())
 
 
+@pytest.mark.skipif(not PINNED, reason=f"docs/targets.md lists the models of another transformers than {__version__}")
 def test_every_causal_language_model_of_transformers_is_on_the_page(lists: dict[str, str]) -> None:
     assert sorted(lists) == NAMES
     assert set(OWN) <= set(NAMES)

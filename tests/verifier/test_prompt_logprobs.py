@@ -25,6 +25,7 @@ from specsplit_verifier.records.step import ChunkInput, PromptPart
 from specsplit_verifier.target.prompt_logprobs import PIECE, prompts_of, told_rows
 from tests.drafter.service_toys import drafter
 from tests.model.conftest import CONFIGS, OTHER_LAYERS, RECURRENT
+from tests.support.own_model import own_model
 from tests.support.prompt_logprobs import assert_told, expected
 from tests.support.sessions import session_of
 from tests.support.toys import random_target
@@ -74,7 +75,7 @@ def whole(events: Sequence[DecodeEvent], prompt: Sequence[int]) -> list[TokenLog
 
 
 def rows_of(folder: Path, prompt: Sequence[int]) -> torch.Tensor:
-    return expected(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), prompt)
+    return expected(own_model(folder), prompt)
 
 
 @pytest.mark.parametrize("most", [0, 1, 20])

@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, __version__
 from transformers.distributed.configuration_utils import DistributedConfig
 
 from specsplit.errors import LoadError
 
 TP: Final = "tp"
 """The dimension along which transformers splits a model."""
+OLD: Final = "device_mesh" in signature(PreTrainedModel.prepare_distribute_model).parameters
+"""True for transformers 5.17, which hands one DeviceMesh around and not what has several (5.23)."""
 _HEADS: Final = {"attention heads": "num_attention_heads", "KV heads": "num_key_value_heads"}
 
 
@@ -37,6 +40,25 @@ def check_split(config: PretrainedConfig, size: int) -> None:
             raise LoadError(
                 f"its {count} {what} are no multiple of the {size} processes that they are split over (tp_size)"
             )
+    if OLD:
+        _check_old(config, size)
+
+
+def _check_old(config: PretrainedConfig, size: int) -> None:
+    """Raise LoadError for what transformers 5.17 would compute wrongly.
+
+    It adds up what experts give while their weights are DTensors, which `unwrap` makes plain. It splits an LM head in equal parts, and no
+    embeddings: a head that is the embeddings is whole in every process, and its logits are joined all the same.
+    """
+    unsplit = {
+        "experts": any("experts" in name for name in config.base_model_tp_plan or ()),
+        "embeddings, which are its LM head,": getattr(config, "tie_word_embeddings", False),
+        f"vocabulary of {config.vocab_size} tokens": config.vocab_size % size,
+    }
+    if what := next((name for name, there in unsplit.items() if there), None):
+        raise LoadError(
+            f"transformers {__version__} cannot split the {what} of {config.model_type} over {size} processes (tp_size): install 5.23"
+        )
 
 
 def reader_of_part(config: PretrainedConfig, processes: DeviceMesh) -> Callable[..., Any]:
@@ -48,10 +70,12 @@ def reader_of_part(config: PretrainedConfig, processes: DeviceMesh) -> Callable[
     check_split(config, processes.size())
     with torch.device("meta"):
         whole = type(AutoModelForCausalLM.from_config(config))
-    meshes = _Meshes(processes)
+    given = processes if OLD else _Meshes(processes)
 
-    def prepare(_: type, asked: DistributedConfig, device_map: object = None) -> tuple[object, object, _Meshes]:
-        return asked, device_map, meshes
+    def prepare(
+        _: type, asked: DistributedConfig, *, device_map: object = None, device_mesh: object = None
+    ) -> tuple[object, object, DeviceMesh | _Meshes]:
+        return asked, device_map, given
 
     own = {"prepare_distribute_model": classmethod(prepare), "__module__": whole.__module__}
     part: Any = type(whole.__name__, (whole,), own)

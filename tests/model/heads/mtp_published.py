@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import CONFIG_MAPPING
-from transformers.models.bailing_hybrid import modeling_bailing_hybrid as bailing
 from transformers.models.deepseek_v32 import modeling_deepseek_v32 as deepseek_v32
 from transformers.models.ernie4_5 import modeling_ernie4_5 as ernie_dense
 from transformers.models.ernie4_5_moe import modeling_ernie4_5_moe as ernie
@@ -535,6 +535,12 @@ def _hy_v3() -> MtpTarget:
     )
 
 
+def _bailing_module(name: str, *given: Any) -> nn.Module:
+    """Made when it is asked for: transformers 5.17 does not have this family yet."""
+    modules = import_module("transformers.models.bailing_hybrid.modeling_bailing_hybrid")
+    return getattr(modules, f"BailingHybrid{name}")(*given)
+
+
 def _bailing() -> MtpTarget:
     return MtpTarget(
         {
@@ -550,8 +556,8 @@ def _bailing() -> MtpTarget:
         },
         _behind(last="final_layernorm"),
         "model.layers.{}.",
-        lambda config: bailing.BailingHybridDecoderLayer(config, 0),
-        bailing.BailingHybridRotaryEmbedding,
+        lambda config: _bailing_module("DecoderLayer", config, 0),
+        lambda config: _bailing_module("RotaryEmbedding", config),
         own={"layer_types": ["full_attention"], "mlp_layer_types": ["sparse"]},
         names=(
             (r"self_attn\.o_proj", "attention.dense"),
