@@ -43,7 +43,7 @@ class Gathering:
         self._gather_s = gather_s
         self._queue: deque[Waiter] = deque()
         self._later: list[Waiter] = []
-        """Those who have been woken in this period already."""
+        """Who has been woken in this period already, and waits for the next."""
         self._left = TOLD_IN_A_ROUND
         """How many more may be woken in this round."""
         self._in_round = False

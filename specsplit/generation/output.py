@@ -83,7 +83,7 @@ class Output:
         return text + rest, min(unscanned, len(tokens)) + kept
 
     def _scanned(self, tokens: Sequence[int]) -> tuple[str, int]:
-        """As `_text_of`, of tokens whose text is scanned."""
+        """Make text of tokens in which stop strings are looked for -> it, and how many of the tokens are kept."""
         before = self._detokenizer.copy() if self._scanner.seeks and len(tokens) > 1 else None
         piece = self._detokenizer.feed(tokens)
         if before is None or not self._scanner.finds(piece):

@@ -106,7 +106,7 @@ class Draft:
         return [0.0, *(own - log_survivals[up] for own, up in zip(log_survivals[1:], self.parents[1:], strict=True))]
 
     def weighed(self, edges: Sequence[float]) -> Draft:
-        """The same tokens in the same order with other edges [N], of which the root's, the first, is not looked at."""
+        """Make one of these tokens, in this order, with other edges [N], of which the root's, the first, is not looked at."""
         log_survivals = [0.0]
         for parent, edge in zip(self.parents[1:], edges[1:], strict=True):
             log_survivals.append(log_survivals[parent] + edge)

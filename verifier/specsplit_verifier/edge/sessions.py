@@ -71,7 +71,7 @@ class Sessions:
         return session
 
     async def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
-        """As `decode_together`, one by one."""
+        """Yield the events of `decode_together` one by one."""
         async with aclosing(self.decode_together(request)) as sets:
             async for events in sets:
                 for event in events:
