@@ -231,7 +231,7 @@ async def test_prompts_that_are_read_at_once_are_bounded(alphabet: Path) -> None
             await anext(second)
         tokens = engine.generate(GenerateRequest(TokenPrompt(letters("a"))), lambda: None)
         for (answered,) in (await anext(tokens), await reading):
-            assert isinstance(answered, Delta) and answered.tokens == letters("b")
+            assert isinstance(answered, Delta) and answered.tokens[:1] == letters("b")
         for events in (first, tokens):
             await events.aclose()
         engine.close()
