@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ ASKED: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("completions", {"prompt": "def f", "max_tokens": -1}),
     ("completions", {"prompt": "def f", "model": "another"}),
 )
+_ANSWERS: Final = re.compile(r'smg_http_responses_total\{path="/v1/(chat/)?completions"')
+"""Not those to what a gateway is asked until it is ready."""
 _PATIENCE_S: Final = 30.0
 
 
@@ -70,7 +73,7 @@ def _settled(url: str) -> str:
     while time.monotonic() < until:
         with urllib.request.urlopen(url, timeout=10) as answer:
             text: str = answer.read().decode()
-        answers = [line for line in text.splitlines() if line.startswith('smg_http_responses_total{path="/v1/')]
+        answers = [line for line in text.splitlines() if _ANSWERS.match(line)]
         if sum(int(line.rpartition(" ")[2]) for line in answers) == len(ASKED):
             return text
         time.sleep(0.1)
