@@ -24,8 +24,9 @@ class Inbox(Generic[Event]):
         self.waiting_bytes = 0
         """Of what has come behind the first that waits. That one is not weighed, nor is anything where events are taken as they come."""
         self.queued = False
-        """See `Waiter`, as of the next."""
+        """The reader's turn to be woken has not come."""
         self.period = -1
+        """The period of the gathering in which the reader was woken last."""
 
     def put(self, events: Sequence[Event], *, at_once: bool = False) -> None:
         """Add what has come. `at_once`: its reader does not wait for his turn."""

@@ -138,8 +138,13 @@ class CoordinatorSettings(AnswerSettings):
 
     @model_validator(mode="after")
     def _check_adapters(self) -> Self:
-        for listen in self.adapter_listens.values():
+        for name, listen in self.adapter_listens.items():
             self._check_secured("adapter_listen", listen)
+            if name == self.model.name:
+                raise InvalidRequest(
+                    "adapter_listen",
+                    f"names {name}, which the target is called; give the adapter's folder another name",
+                )
         return self
 
     @property

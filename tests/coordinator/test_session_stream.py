@@ -117,22 +117,28 @@ async def test_a_verifier_of_an_older_build_is_asked_in_a_call_for_each_session(
         assert len(older.asked) == number
 
 
+def to_one(endless: Callable[[], AsyncIterator[DecodeEvent]], others: Script) -> Script:
+    """What a verifier says of the prompt (1, 2), and of all others."""
+
+    async def says(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
+        async for event in endless() if request.tokens == (1, 2) else others(request):
+            yield event
+
+    return says
+
+
 async def test_one_caller_that_does_not_read_keeps_nobody_else_waiting(
     start_cluster: Callable[..., Any], say: Say
 ) -> None:
     cluster, told = await start_cluster(max_unread_bytes=1024), list[int]()
 
-    async def writes(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
-        if request.tokens != (1, 2):
-            async for event in say((5,))(request):
-                yield event
-            return
+    async def endless() -> AsyncIterator[DecodeEvent]:
         for steps in range(1, 200):
             told.append(steps)
             yield Tokens((5,) * 2_000, 0, SpeculationStatistics(steps=steps))
         await asyncio.Event().wait()
 
-    verifier = await cluster.add_verifier(writes, max_sessions=8)
+    verifier = await cluster.add_verifier(to_one(endless, say((5,))), max_sessions=8)
     async with grpc.aio.insecure_channel(cluster.address) as channel:
         idle = channel.unary_stream(GENERATE_CALL)(
             generate_to_wire(GenerateRequest(TokenPrompt((1, 2)))).SerializeToString()
@@ -150,17 +156,13 @@ async def test_a_session_of_which_too_much_waits_is_given_up_and_the_others_of_i
 ) -> None:
     cluster, told = await start_cluster(max_unread_bytes=1024), list[int]()
 
-    async def writes(request: DecodeRequest) -> AsyncIterator[DecodeEvent]:
-        if request.tokens != (1, 2):
-            async for event in say((5,))(request):
-                yield event
-            return
+    async def endless() -> AsyncIterator[DecodeEvent]:
         while True:
             told.append(20_000)
             yield Tokens((5,) * told[-1], 0, SpeculationStatistics(steps=len(told)))
             await asyncio.sleep(0.001)
 
-    verifier = await cluster.add_verifier(writes, max_sessions=8)
+    verifier = await cluster.add_verifier(to_one(endless, say((5,))), max_sessions=8)
     async with grpc.aio.insecure_channel(cluster.address, options=WINDOW) as channel:
         asked = generate_to_wire(GenerateRequest(TokenPrompt((1, 2)), n=n))
         idle = channel.unary_stream(GENERATE_CALL)(asked.SerializeToString())

@@ -357,6 +357,7 @@ def test_ports_of_adapters_are_named_each_once() -> None:
         ("sql=127.0.0.1:1,", "has '', expected NAME=host:port"),
         ("sql=127.0.0.1", "is '127.0.0.1', expected host:port"),
         ("sql=127.0.0.1:1,sql=127.0.0.1:2", "names sql twice"),
+        (f"{TARGET.name}=127.0.0.1:1", f"names {TARGET.name}, which the target is called"),
         ("sql=10.0.0.1:1", "can be reached from other machines and there is no TLS"),
     ],
 )
