@@ -9,6 +9,10 @@ SATURATED_S: Final = 0.01
 """Offered where nobody is to keep up: more than any of them passes on with the cores of one machine."""
 SATURATED: Final = "saturated"
 HALF: Final = "half of that"
+BATCH: Final = 64
+"""Sessions of a verifier, at most, where a load is one of several."""
+BY_SEVERAL: Final = "by verifiers of 64"
+HALF_BY_SEVERAL: Final = f"{HALF}, {BY_SEVERAL}"
 
 
 class Load(NamedTuple):
@@ -17,6 +21,8 @@ class Load(NamedTuple):
     streams: int
     every_s: float
     name: str = ""
+    verifiers: int = 1
+    """So many take turns in stepping, each with its part of the streams. With one, all have their tokens at once."""
 
     @property
     def label(self) -> str:
@@ -27,3 +33,12 @@ class Load(NamedTuple):
     def offered(self) -> float:
         """Tokens per second."""
         return self.streams / self.every_s
+
+    @property
+    def step_s(self) -> float:
+        """Seconds from the step of one verifier to that of the next."""
+        return self.every_s / self.verifiers
+
+    def by_several(self, name: str) -> Load:
+        """The same, of verifiers with BATCH sessions each."""
+        return self._replace(name=name, verifiers=-(-self.streams // BATCH))

@@ -1,7 +1,8 @@
 """Reads many streams of tokens at once, and tells how late they came and what processor time others took meanwhile.
 
-`python -m benchmarks.edge.reader CALL ADDRESS STREAMS INTERVAL SECONDS PID VERIFIER` asks for a token every INTERVAL seconds on each
-stream, by a call of `benchmarks.edge.calls`, and writes a line of JSON. PID is the process of who is asked, VERIFIER that of the verifier.
+`python -m benchmarks.edge.reader CALL ADDRESS STREAMS INTERVAL VERIFIERS SECONDS PID VERIFIER` asks for a step every INTERVAL seconds, made
+by VERIFIERS in turn, each with its part of the streams, by a call of `benchmarks.edge.calls`, and writes a line of JSON. PID is the process
+of who is asked, VERIFIER that of the verifier.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Reader:
 
 
 async def _measured(call: str, address: str, streams: int, prompt: str, seconds: float, pids: list[int]) -> None:
-    reader = Reader(pace.interval_s(prompt))
+    reader = Reader(pace.asked(prompt)[0])
     reading = asyncio.create_task(read(call, address, streams, prompt, reader.heard))
     begun = asyncio.create_task(reader.all_begun(streams))
     await asyncio.wait([begun, reading], return_when=asyncio.FIRST_COMPLETED)
@@ -84,6 +85,6 @@ async def _measured(call: str, address: str, streams: int, prompt: str, seconds:
 
 
 if __name__ == "__main__":
-    _call, _address, _streams, _interval, _seconds, *_pids = sys.argv[1:]
-    _prompt = pace.prompt_of(float(_interval))
+    _call, _address, _streams, _interval, _verifiers, _seconds, *_pids = sys.argv[1:]
+    _prompt = pace.prompt_of(float(_interval), int(_verifiers))
     asyncio.run(_measured(_call, _address, int(_streams), _prompt, float(_seconds), [int(pid) for pid in _pids]))

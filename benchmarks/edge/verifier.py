@@ -54,7 +54,7 @@ class Paced:
         telemetry = Telemetry(settings, Tracing("verifier", settings.trace_scope), SystemClock())
         self.sessions = Sessions(self._post, telemetry, self)
         self.decode = self.sessions.decode
-        self._every_s = _IDLE_S
+        self._every_s, self._verifiers = _IDLE_S, 1
         """What the last request asked for; all of one time ask for the same."""
         self._steps: dict[int, int] = {}
         """How many each session has had."""
@@ -64,7 +64,8 @@ class Paced:
 
     def _post(self, event: DecodeRequest | Constrained | Cancel) -> None:
         if isinstance(event, DecodeRequest):
-            self._every_s, self._steps[event.session] = pace.interval_s(text_of(event.tokens[-2:])), 0
+            self._every_s, self._verifiers = pace.asked(text_of(event.tokens[-pace.PROMPT :]))
+            self._steps[event.session] = 0
         elif isinstance(event, Cancel):
             del self._steps[event.session]
 
@@ -73,13 +74,16 @@ class Paced:
         return Load()
 
     async def run(self) -> None:
-        """Step when it is due; steps that it is too late for are not made."""
+        """Step when it is due, for the sessions of the verifier whose turn it is; steps that it is too late for are not made."""
         while True:
             every_s = self._every_s
             number = pace.step(every_s) + 1
             await asyncio.sleep(pace.wait_s(number, every_s))
             token = (token_of(number),)
+            due = number % self._verifiers
             for session, steps in self._steps.items():
+                if session % self._verifiers != due:
+                    continue
                 self._steps[session] = steps + 1
                 self.sessions.tell(session, Tokens(token, 0, SpeculationStatistics(steps + 1, 0, 0, 0, steps + 1)))
 

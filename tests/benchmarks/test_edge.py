@@ -15,7 +15,7 @@ from rich.console import Console
 from benchmarks import context, edge
 from benchmarks.edge import pace
 from benchmarks.edge.folder import number_of, numbers_in, text_of, token_of, tokens_of, write_folder
-from benchmarks.edge.loads import HALF, INTERVAL_S, SATURATED, SATURATED_S, Load
+from benchmarks.edge.loads import BY_SEVERAL, HALF, HALF_BY_SEVERAL, INTERVAL_S, SATURATED, SATURATED_S, Load
 from benchmarks.edge.parties import COORDINATOR, EMPTY, GATEWAY, VERIFIER
 from benchmarks.edge.processor import processor_s
 from benchmarks.edge.table import COLUMNS, rows_of, verdict
@@ -40,10 +40,18 @@ def test_a_token_tells_how_late_it_is_for_as_long_as_its_number_does_not_come_ro
         assert pace.late_s(token, every_s) == pytest.approx(now + ago - due, abs=1e-6)
 
 
-@given(EVERY)
-def test_a_prompt_says_the_interval_as_text_and_as_tokens(every_s: float) -> None:
-    prompt = pace.prompt_of(every_s)
-    assert pace.interval_s(text_of(tokens_of(prompt))) == pace.interval_s(prompt) == pytest.approx(every_s)
+@given(EVERY, st.integers(1, 63))
+def test_a_prompt_says_the_interval_and_the_verifiers_as_text_and_as_tokens(every_s: float, verifiers: int) -> None:
+    prompt = pace.prompt_of(every_s, verifiers)
+    assert pace.asked(text_of(tokens_of(prompt))) == pace.asked(prompt) == (pytest.approx(every_s), verifiers)
+
+
+@given(st.integers(1, 2000), EVERY)
+def test_verifiers_have_64_sessions_at_most_and_each_its_turn_in_an_interval(streams: int, every_s: float) -> None:
+    load = Load(streams, every_s).by_several(BY_SEVERAL)
+    assert (load.verifiers - 1) * 64 < streams <= load.verifiers * 64
+    assert load.step_s * load.verifiers == pytest.approx(every_s)
+    assert load.offered == Load(streams, every_s).offered
 
 
 def test_the_tokenizer_writes_numbers_of_steps_that_are_read_again_and_reads_prompts(tmp_path: Path) -> None:
@@ -67,7 +75,9 @@ def test_ratios_and_what_is_added_are_those_of_turns() -> None:
         VERIFIER: _turns((20.0, 1.0, 4.0), (90.0, 2.0, 24.0), (20.0, 1.0, 4.0)),
     }
     half = {name: _turns((40.0, 6.0, 9.0), (40.0, 6.0, 9.0), (40.0, 6.0, 9.0)) for name in by_party}
-    loads = {Load(400, INTERVAL_S): by_party, Load(400, SATURATED_S, SATURATED): by_party, Load(400, 0.0, HALF): half}
+    whole = Load(400, INTERVAL_S)
+    loads = dict.fromkeys((whole, whole.by_several(BY_SEVERAL), Load(400, SATURATED_S, SATURATED)), by_party)
+    loads |= {Load(400, 0.0, HALF): half, Load(400, 0.0, HALF_BY_SEVERAL): half}
     rows = {(row["streams"], row["party"]): row for row in rows_of(loads, "it is not installed")}
     own = rows["400", COORDINATOR]
     assert own["ratio"] == "1.50 (1.25..1.55)"
@@ -93,7 +103,9 @@ def test_a_small_run_streams_through_all_that_are_here_and_writes_what_a_token_c
     monkeypatch.setattr(context, "QUICK_RESULTS", tmp_path)
     edge.run(context.Context(MODELS, quick=True, machine={}, console=Console(quiet=True)))
     rows = json.loads((tmp_path / "edge.json").read_text())["rows"]
-    for load in ("2", "2, saturated", "2, half of that"):
+    for load in (
+        f"2{name}" for name in ("", f", {BY_SEVERAL}", ", saturated", ", half of that", f", {HALF_BY_SEVERAL}")
+    ):
         here = {row["party"]: row for row in rows if row["streams"] == load}
         for party in (EMPTY, COORDINATOR, VERIFIER):
             assert here[party]["tokens_s"] > 0
