@@ -9,6 +9,7 @@ from enum import StrEnum
 from specsplit.errors import InvalidRequest
 from specsplit.settings.address import check_dialable
 from specsplit.values import (
+    Adapter,
     Control,
     DrafterInfo,
     Endpoint,
@@ -145,7 +146,15 @@ class Draining:
     """The member takes no new sessions and leaves when its running ones are done."""
 
 
-Report = Register | Heartbeat | Draining | WaveReport
+@dataclass(frozen=True)
+class AdaptersReport:
+    """Which adapters the target of a verifier has now, where these are others than it has said."""
+
+    adapters: tuple[Adapter, ...] = ()
+    """All of them; each has another name."""
+
+
+Report = Register | Heartbeat | Draining | WaveReport | AdaptersReport
 """What a member sends to the coordinator."""
 
 

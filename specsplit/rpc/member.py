@@ -133,6 +133,7 @@ class Membership:
     async def _news_of(self, registered: asyncio.Future[float], over: asyncio.Event) -> AsyncIterator[Report]:
         """What there is to say on one call, until that is over."""
         standing = self._standing
+        sent_adapters = standing.adapters
         yield standing.register
         interval_s = await registered
         sent_draining, sent_wave, sent_lost = False, None, dict[str, float]()
@@ -144,6 +145,9 @@ class Membership:
             if (wave := standing.wave()) is not None and wave != sent_wave:
                 sent_wave = wave
                 yield wave
+            if (adapters := standing.adapters) is not None and adapters != sent_adapters:
+                sent_adapters = adapters
+                yield adapters
             lost = standing.unsent(sent_lost)
             yield standing.heartbeat([*lost], interval_s, self._coordinator)
             sent_lost = standing.remembered(sent_lost | lost)

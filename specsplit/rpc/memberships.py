@@ -17,7 +17,7 @@ from specsplit.rpc.coordinators import Coordinators, Dialled
 from specsplit.rpc.heard import Callbacks, Heard
 from specsplit.rpc.member import Membership
 from specsplit.rpc.standing import Sources, Standing
-from specsplit.values import Load, Plan, SpeculationReport, TraceChanges
+from specsplit.values import Adapter, Load, ModelInfo, Plan, SpeculationReport, TraceChanges
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ class _Running:
 class Memberships:
     """Keeps one member joined to every coordinator that there is for as long as `run` runs.
 
-    `load`, `prefixes` and `weights_version`, and `plan` and `speculation` if they are given, are asked before reports. The others are
-    called on the event loop as directives arrive, of any coordinator; see `Heard`.
+    `load`, `prefixes` and `weights_version`, and `plan`, `speculation` and `adapters` if they are given, are asked before reports; without
+    `adapters` they are those of `register`. The others are called on the event loop as directives arrive, of any coordinator; see `Heard`.
     `on_plan` and `on_tracing` get all that now differs from the member's own settings, at every join too.
     A `rank` of a group says here where it stands, hears of waves, and learns when every coordinator of its knows that it leaves.
     """
@@ -52,6 +52,7 @@ class Memberships:
         speculation: Callable[[], SpeculationReport] | None = None,
         prefixes: Callable[[], tuple[int, ...]] = tuple,
         weights_version: Callable[[], int] = int,
+        adapters: Callable[[], tuple[Adapter, ...]] | None = None,
         rank: Rank | None = None,
         on_roster: Callable[[Roster], None] | None = None,
         on_plan: Callable[[PlanOrder], None] | None = None,
@@ -64,7 +65,8 @@ class Memberships:
         """To be made on the event loop."""
         grouped = None if rank is None or rank.alone else rank
         self._coordinators = coordinators
-        sources = Sources(load, plan, speculation, prefixes, weights_version)
+        own = register.role.adapters if isinstance(register.role, ModelInfo) else ()
+        sources = Sources(load, plan, speculation, prefixes, weights_version, adapters or (lambda: own))
         self._standing = Standing(register, sources, grouped, SystemClock())
         callbacks = Callbacks(on_roster, on_plan, on_tracing, on_hand_over, on_start_wave, on_drain)
         self._heard = Heard(callbacks, grouped)
@@ -95,6 +97,11 @@ class Memberships:
     def report_lost(self, drafter: str) -> None:
         """Tell every coordinator, at once, that the drafter with this member id cannot be reached."""
         self._standing.lose(drafter)
+        self._tell()
+
+    def report_now(self) -> None:
+        """Tell every coordinator, at once, how things stand."""
+        self._standing.renew()
         self._tell()
 
     def report_draining(self) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from specsplit.clock import Clock
-from specsplit.membership import Heartbeat, Register, WaveReport
+from specsplit.membership import AdaptersReport, Heartbeat, Register, WaveReport
 from specsplit.ranks.rank import Rank
 from specsplit.rpc.home import home_of
-from specsplit.values import Load, Plan, SpeculationReport
+from specsplit.values import Adapter, Load, ModelInfo, Plan, SpeculationReport
 from specsplit.wire.limits import MAX_MEMBERS
 
 LOST_S = 5.0
@@ -26,6 +26,8 @@ class Sources:
     speculation: Callable[[], SpeculationReport] | None
     prefixes: Callable[[], tuple[int, ...]]
     weights_version: Callable[[], int] = int
+    adapters: Callable[[], tuple[Adapter, ...]] = tuple
+    """Of a verifier's target."""
 
     def heartbeat(self) -> Heartbeat:
         """How the member fares."""
@@ -39,7 +41,7 @@ class Standing:
 
     def __init__(self, register: Register, sources: Sources, rank: Rank | None, clock: Clock) -> None:
         """`rank`: as which it belongs to a group; None: it is alone."""
-        self.register = register if rank is None else replace(register, group=rank.group)
+        self._register = register if rank is None else replace(register, group=rank.group)
         self.draining = False
         self.joined: Sequence[str] = ()
         """The coordinators that it is joined to and that do not drain; if all do, all."""
@@ -51,13 +53,31 @@ class Standing:
         self._lost: dict[str, float] = {}
         """Drafters that were lost lately, by member id, and when."""
 
+    @property
+    def register(self) -> Register:
+        """Who it is now."""
+        role = self._register.role
+        if isinstance(role, ModelInfo) and role.adapters != (adapters := self._sources.adapters()):
+            self._register = replace(self._register, role=replace(role, adapters=adapters))
+        return self._register
+
+    @property
+    def adapters(self) -> AdaptersReport | None:
+        """What its target has now; None: it is no verifier."""
+        role = self.register.role
+        return AdaptersReport(role.adapters) if isinstance(role, ModelInfo) else None
+
+    def renew(self) -> None:
+        """What was reported last is no longer so: the next report is made anew for everybody."""
+        self._made_at = None
+
     def heartbeat(self, lost: Sequence[str], interval_s: float, coordinator: str) -> Heartbeat:
         """How the member fares, and which drafters it lost, for a coordinator that is told every `interval_s`.
 
         The home of the member is told what is true now. Others are told again what was made less than half of that ago: however many there
         are, they cost no more than three reports in an interval.
         """
-        now, home = self._clock.now(), coordinator == home_of(self.register.member_id, self.joined)
+        now, home = self._clock.now(), coordinator == home_of(self._register.member_id, self.joined)
         if home or self._made_at is None or now - self._made_at >= interval_s / 2:
             self._made, self._made_at = self._sources.heartbeat(), now
         return replace(self._made, lost_drafters=tuple(lost), coordinators=len(self.joined), home=home)

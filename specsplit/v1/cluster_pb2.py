@@ -26,7 +26,7 @@ from specsplit.v1 import common_pb2 as specsplit_dot_v1_dot_common__pb2
 from specsplit.v1 import verifier_pb2 as specsplit_dot_v1_dot_verifier__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aspecsplit/v1/cluster.proto\x12\x0cspecsplit.v1\x1a\x19specsplit/v1/common.proto\x1a\x1bspecsplit/v1/verifier.proto\"\xd9\x01\n\x0bJoinRequest\x12\x30\n\x08register\x18\x01 \x01(\x0b\x32\x1c.specsplit.v1.RegisterReportH\x00\x12\x32\n\theartbeat\x18\x02 \x01(\x0b\x32\x1d.specsplit.v1.HeartbeatReportH\x00\x12\x30\n\x08\x64raining\x18\x03 \x01(\x0b\x32\x1c.specsplit.v1.DrainingReportH\x00\x12(\n\x04wave\x18\x04 \x01(\x0b\x32\x18.specsplit.v1.WaveReportH\x00\x42\x08\n\x06report\"\x9b\x02\n\x0eRegisterReport\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12+\n\x08verifier\x18\x03 \x01(\x0b\x32\x17.specsplit.v1.ModelInfoH\x00\x12,\n\x07\x64rafter\x18\x04 \x01(\x0b\x32\x19.specsplit.v1.DrafterInfoH\x00\x12\x14\n\x0cmax_sessions\x18\x05 \x01(\r\x12\x13\n\x0b\x63ontrollers\x18\x06 \x03(\t\x12&\n\x05group\x18\x07 \x01(\x0b\x32\x17.specsplit.v1.GroupRank\x12\r\n\x05\x62uild\x18\x08 \x01(\t\x12 \n\x04host\x18\t \x01(\x0b\x32\x12.specsplit.v1.HostB\x06\n\x04role\"\x94\x02\n\x0fHeartbeatReport\x12 \n\x04load\x18\x01 \x01(\x0b\x32\x12.specsplit.v1.Load\x12\x15\n\rlost_drafters\x18\x02 \x03(\t\x12%\n\x04plan\x18\x03 \x01(\x0b\x32\x12.specsplit.v1.PlanH\x00\x88\x01\x01\x12\x39\n\x0bspeculation\x18\x04 \x01(\x0b\x32\x1f.specsplit.v1.SpeculationReportH\x01\x88\x01\x01\x12\x10\n\x08prefixes\x18\x07 \x03(\x06\x12\x17\n\x0fweights_version\x18\x08 \x01(\r\x12\x14\n\x0c\x63oordinators\x18\t \x01(\r\x12\x0c\n\x04home\x18\n \x01(\x08\x42\x07\n\x05_planB\x0e\n\x0c_speculation\"\x10\n\x0e\x44rainingReport\"\xce\x03\n\x0cJoinResponse\x12\x37\n\nregistered\x18\x01 \x01(\x0b\x32!.specsplit.v1.RegisteredDirectiveH\x00\x12/\n\x06roster\x18\x02 \x01(\x0b\x32\x1d.specsplit.v1.RosterDirectiveH\x00\x12-\n\x05\x64rain\x18\x03 \x01(\x0b\x32\x1c.specsplit.v1.DrainDirectiveH\x00\x12+\n\x04plan\x18\x04 \x01(\x0b\x32\x1b.specsplit.v1.PlanDirectiveH\x00\x12\x31\n\x07tracing\x18\x05 \x01(\x0b\x32\x1e.specsplit.v1.TracingDirectiveH\x00\x12\x34\n\thand_over\x18\x06 \x01(\x0b\x32\x1f.specsplit.v1.HandOverDirectiveH\x00\x12\x36\n\nstart_wave\x18\x07 \x01(\x0b\x32 .specsplit.v1.StartWaveDirectiveH\x00\x12J\n\x14\x63oordinator_draining\x18\x08 \x01(\x0b\x32*.specsplit.v1.CoordinatorDrainingDirectiveH\x00\x42\x0b\n\tdirective\"4\n\x13RegisteredDirective\x12\x1d\n\x15heartbeat_interval_ms\x18\x01 \x01(\r\"A\n\x0fRosterDirective\x12.\n\x08\x64rafters\x18\x01 \x03(\x0b\x32\x1c.specsplit.v1.DrafterAddress\"\x89\x01\n\x11HandOverDirective\x12\x13\n\x0b\x66rom_member\x18\x01 \x01(\t\x12(\n\x02to\x18\x02 \x01(\x0b\x32\x1c.specsplit.v1.DrafterAddress\x12\x10\n\x08sessions\x18\x03 \x01(\r\x12\x0f\n\x07sampled\x18\x04 \x01(\x08\x12\x12\n\nother_kind\x18\x05 \x01(\x08\"$\n\x12StartWaveDirective\x12\x0e\n\x06number\x18\x01 \x01(\r\"\x10\n\x0e\x44rainDirective\"\x1e\n\x1c\x43oordinatorDrainingDirective\"m\n\rPlanDirective\x12 \n\x04plan\x18\x01 \x01(\x0b\x32\x12.specsplit.v1.Plan\x12&\n\x07\x63ontrol\x18\x02 \x01(\x0b\x32\x15.specsplit.v1.Control\x12\x12\n\nordered_ms\x18\x03 \x01(\x04\"S\n\x10TracingDirective\x12+\n\x07tracing\x18\x01 \x01(\x0b\x32\x1a.specsplit.v1.TraceChanges\x12\x12\n\nordered_ms\x18\x02 \x01(\x04\x32S\n\x0e\x43lusterService\x12\x41\n\x04Join\x12\x19.specsplit.v1.JoinRequest\x1a\x1a.specsplit.v1.JoinResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aspecsplit/v1/cluster.proto\x12\x0cspecsplit.v1\x1a\x19specsplit/v1/common.proto\x1a\x1bspecsplit/v1/verifier.proto\"\x8b\x02\n\x0bJoinRequest\x12\x30\n\x08register\x18\x01 \x01(\x0b\x32\x1c.specsplit.v1.RegisterReportH\x00\x12\x32\n\theartbeat\x18\x02 \x01(\x0b\x32\x1d.specsplit.v1.HeartbeatReportH\x00\x12\x30\n\x08\x64raining\x18\x03 \x01(\x0b\x32\x1c.specsplit.v1.DrainingReportH\x00\x12(\n\x04wave\x18\x04 \x01(\x0b\x32\x18.specsplit.v1.WaveReportH\x00\x12\x30\n\x08\x61\x64\x61pters\x18\x05 \x01(\x0b\x32\x1c.specsplit.v1.AdaptersReportH\x00\x42\x08\n\x06report\"\x9b\x02\n\x0eRegisterReport\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12+\n\x08verifier\x18\x03 \x01(\x0b\x32\x17.specsplit.v1.ModelInfoH\x00\x12,\n\x07\x64rafter\x18\x04 \x01(\x0b\x32\x19.specsplit.v1.DrafterInfoH\x00\x12\x14\n\x0cmax_sessions\x18\x05 \x01(\r\x12\x13\n\x0b\x63ontrollers\x18\x06 \x03(\t\x12&\n\x05group\x18\x07 \x01(\x0b\x32\x17.specsplit.v1.GroupRank\x12\r\n\x05\x62uild\x18\x08 \x01(\t\x12 \n\x04host\x18\t \x01(\x0b\x32\x12.specsplit.v1.HostB\x06\n\x04role\"\x94\x02\n\x0fHeartbeatReport\x12 \n\x04load\x18\x01 \x01(\x0b\x32\x12.specsplit.v1.Load\x12\x15\n\rlost_drafters\x18\x02 \x03(\t\x12%\n\x04plan\x18\x03 \x01(\x0b\x32\x12.specsplit.v1.PlanH\x00\x88\x01\x01\x12\x39\n\x0bspeculation\x18\x04 \x01(\x0b\x32\x1f.specsplit.v1.SpeculationReportH\x01\x88\x01\x01\x12\x10\n\x08prefixes\x18\x07 \x03(\x06\x12\x17\n\x0fweights_version\x18\x08 \x01(\r\x12\x14\n\x0c\x63oordinators\x18\t \x01(\r\x12\x0c\n\x04home\x18\n \x01(\x08\x42\x07\n\x05_planB\x0e\n\x0c_speculation\"\x10\n\x0e\x44rainingReport\"9\n\x0e\x41\x64\x61ptersReport\x12\'\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x15.specsplit.v1.Adapter\"\xce\x03\n\x0cJoinResponse\x12\x37\n\nregistered\x18\x01 \x01(\x0b\x32!.specsplit.v1.RegisteredDirectiveH\x00\x12/\n\x06roster\x18\x02 \x01(\x0b\x32\x1d.specsplit.v1.RosterDirectiveH\x00\x12-\n\x05\x64rain\x18\x03 \x01(\x0b\x32\x1c.specsplit.v1.DrainDirectiveH\x00\x12+\n\x04plan\x18\x04 \x01(\x0b\x32\x1b.specsplit.v1.PlanDirectiveH\x00\x12\x31\n\x07tracing\x18\x05 \x01(\x0b\x32\x1e.specsplit.v1.TracingDirectiveH\x00\x12\x34\n\thand_over\x18\x06 \x01(\x0b\x32\x1f.specsplit.v1.HandOverDirectiveH\x00\x12\x36\n\nstart_wave\x18\x07 \x01(\x0b\x32 .specsplit.v1.StartWaveDirectiveH\x00\x12J\n\x14\x63oordinator_draining\x18\x08 \x01(\x0b\x32*.specsplit.v1.CoordinatorDrainingDirectiveH\x00\x42\x0b\n\tdirective\"4\n\x13RegisteredDirective\x12\x1d\n\x15heartbeat_interval_ms\x18\x01 \x01(\r\"A\n\x0fRosterDirective\x12.\n\x08\x64rafters\x18\x01 \x03(\x0b\x32\x1c.specsplit.v1.DrafterAddress\"\x89\x01\n\x11HandOverDirective\x12\x13\n\x0b\x66rom_member\x18\x01 \x01(\t\x12(\n\x02to\x18\x02 \x01(\x0b\x32\x1c.specsplit.v1.DrafterAddress\x12\x10\n\x08sessions\x18\x03 \x01(\r\x12\x0f\n\x07sampled\x18\x04 \x01(\x08\x12\x12\n\nother_kind\x18\x05 \x01(\x08\"$\n\x12StartWaveDirective\x12\x0e\n\x06number\x18\x01 \x01(\r\"\x10\n\x0e\x44rainDirective\"\x1e\n\x1c\x43oordinatorDrainingDirective\"m\n\rPlanDirective\x12 \n\x04plan\x18\x01 \x01(\x0b\x32\x12.specsplit.v1.Plan\x12&\n\x07\x63ontrol\x18\x02 \x01(\x0b\x32\x15.specsplit.v1.Control\x12\x12\n\nordered_ms\x18\x03 \x01(\x04\"S\n\x10TracingDirective\x12+\n\x07tracing\x18\x01 \x01(\x0b\x32\x1a.specsplit.v1.TraceChanges\x12\x12\n\nordered_ms\x18\x02 \x01(\x04\x32S\n\x0e\x43lusterService\x12\x41\n\x04Join\x12\x19.specsplit.v1.JoinRequest\x1a\x1a.specsplit.v1.JoinResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,31 +34,33 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specsplit.v1.cluster_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JOINREQUEST']._serialized_start=101
-  _globals['_JOINREQUEST']._serialized_end=318
-  _globals['_REGISTERREPORT']._serialized_start=321
-  _globals['_REGISTERREPORT']._serialized_end=604
-  _globals['_HEARTBEATREPORT']._serialized_start=607
-  _globals['_HEARTBEATREPORT']._serialized_end=883
-  _globals['_DRAININGREPORT']._serialized_start=885
-  _globals['_DRAININGREPORT']._serialized_end=901
-  _globals['_JOINRESPONSE']._serialized_start=904
-  _globals['_JOINRESPONSE']._serialized_end=1366
-  _globals['_REGISTEREDDIRECTIVE']._serialized_start=1368
-  _globals['_REGISTEREDDIRECTIVE']._serialized_end=1420
-  _globals['_ROSTERDIRECTIVE']._serialized_start=1422
-  _globals['_ROSTERDIRECTIVE']._serialized_end=1487
-  _globals['_HANDOVERDIRECTIVE']._serialized_start=1490
-  _globals['_HANDOVERDIRECTIVE']._serialized_end=1627
-  _globals['_STARTWAVEDIRECTIVE']._serialized_start=1629
-  _globals['_STARTWAVEDIRECTIVE']._serialized_end=1665
-  _globals['_DRAINDIRECTIVE']._serialized_start=1667
-  _globals['_DRAINDIRECTIVE']._serialized_end=1683
-  _globals['_COORDINATORDRAININGDIRECTIVE']._serialized_start=1685
-  _globals['_COORDINATORDRAININGDIRECTIVE']._serialized_end=1715
-  _globals['_PLANDIRECTIVE']._serialized_start=1717
-  _globals['_PLANDIRECTIVE']._serialized_end=1826
-  _globals['_TRACINGDIRECTIVE']._serialized_start=1828
-  _globals['_TRACINGDIRECTIVE']._serialized_end=1911
-  _globals['_CLUSTERSERVICE']._serialized_start=1913
-  _globals['_CLUSTERSERVICE']._serialized_end=1996
+  _globals['_JOINREQUEST']._serialized_end=368
+  _globals['_REGISTERREPORT']._serialized_start=371
+  _globals['_REGISTERREPORT']._serialized_end=654
+  _globals['_HEARTBEATREPORT']._serialized_start=657
+  _globals['_HEARTBEATREPORT']._serialized_end=933
+  _globals['_DRAININGREPORT']._serialized_start=935
+  _globals['_DRAININGREPORT']._serialized_end=951
+  _globals['_ADAPTERSREPORT']._serialized_start=953
+  _globals['_ADAPTERSREPORT']._serialized_end=1010
+  _globals['_JOINRESPONSE']._serialized_start=1013
+  _globals['_JOINRESPONSE']._serialized_end=1475
+  _globals['_REGISTEREDDIRECTIVE']._serialized_start=1477
+  _globals['_REGISTEREDDIRECTIVE']._serialized_end=1529
+  _globals['_ROSTERDIRECTIVE']._serialized_start=1531
+  _globals['_ROSTERDIRECTIVE']._serialized_end=1596
+  _globals['_HANDOVERDIRECTIVE']._serialized_start=1599
+  _globals['_HANDOVERDIRECTIVE']._serialized_end=1736
+  _globals['_STARTWAVEDIRECTIVE']._serialized_start=1738
+  _globals['_STARTWAVEDIRECTIVE']._serialized_end=1774
+  _globals['_DRAINDIRECTIVE']._serialized_start=1776
+  _globals['_DRAINDIRECTIVE']._serialized_end=1792
+  _globals['_COORDINATORDRAININGDIRECTIVE']._serialized_start=1794
+  _globals['_COORDINATORDRAININGDIRECTIVE']._serialized_end=1824
+  _globals['_PLANDIRECTIVE']._serialized_start=1826
+  _globals['_PLANDIRECTIVE']._serialized_end=1935
+  _globals['_TRACINGDIRECTIVE']._serialized_start=1937
+  _globals['_TRACINGDIRECTIVE']._serialized_end=2020
+  _globals['_CLUSTERSERVICE']._serialized_start=2022
+  _globals['_CLUSTERSERVICE']._serialized_end=2105
 # @@protoc_insertion_point(module_scope)

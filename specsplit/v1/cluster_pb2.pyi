@@ -9,16 +9,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("register", "heartbeat", "draining", "wave")
+    __slots__ = ("register", "heartbeat", "draining", "wave", "adapters")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     WAVE_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     register: RegisterReport
     heartbeat: HeartbeatReport
     draining: DrainingReport
     wave: _common_pb2.WaveReport
-    def __init__(self, register: _Optional[_Union[RegisterReport, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReport, _Mapping]] = ..., draining: _Optional[_Union[DrainingReport, _Mapping]] = ..., wave: _Optional[_Union[_common_pb2.WaveReport, _Mapping]] = ...) -> None: ...
+    adapters: AdaptersReport
+    def __init__(self, register: _Optional[_Union[RegisterReport, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReport, _Mapping]] = ..., draining: _Optional[_Union[DrainingReport, _Mapping]] = ..., wave: _Optional[_Union[_common_pb2.WaveReport, _Mapping]] = ..., adapters: _Optional[_Union[AdaptersReport, _Mapping]] = ...) -> None: ...
 
 class RegisterReport(_message.Message):
     __slots__ = ("member_id", "address", "verifier", "drafter", "max_sessions", "controllers", "group", "build", "host")
@@ -65,6 +67,12 @@ class HeartbeatReport(_message.Message):
 class DrainingReport(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class AdaptersReport(_message.Message):
+    __slots__ = ("adapters",)
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    adapters: _containers.RepeatedCompositeFieldContainer[_common_pb2.Adapter]
+    def __init__(self, adapters: _Optional[_Iterable[_Union[_common_pb2.Adapter, _Mapping]]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("registered", "roster", "drain", "plan", "tracing", "hand_over", "start_wave", "coordinator_draining")

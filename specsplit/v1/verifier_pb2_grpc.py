@@ -86,7 +86,8 @@ class VerifierServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateWeights(self, request, context):
-        """Has the target go on with other weights; answered when they are in force. An operator's call, and a coordinator's that passes it on.
+        """Has the target go on with other weights, and with the adapters that its folder of them has now; answered when they are in force. An
+        operator's call, and a coordinator's that passes it on.
         A verifier of an older build does not know it: UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

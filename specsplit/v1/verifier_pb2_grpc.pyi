@@ -46,7 +46,8 @@ class VerifierServiceStub:
     misses events, never the session a step.
     """
     UpdateWeights: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.VerifierServiceUpdateWeightsRequest, _verifier_pb2.VerifierServiceUpdateWeightsResponse]
-    """Has the target go on with other weights; answered when they are in force. An operator's call, and a coordinator's that passes it on.
+    """Has the target go on with other weights, and with the adapters that its folder of them has now; answered when they are in force. An
+    operator's call, and a coordinator's that passes it on.
     A verifier of an older build does not know it: UNIMPLEMENTED.
     """
 
@@ -68,7 +69,8 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     misses events, never the session a step.
     """
     UpdateWeights: _aio.UnaryUnaryMultiCallable[_verifier_pb2.VerifierServiceUpdateWeightsRequest, _verifier_pb2.VerifierServiceUpdateWeightsResponse]  # type: ignore[assignment]
-    """Has the target go on with other weights; answered when they are in force. An operator's call, and a coordinator's that passes it on.
+    """Has the target go on with other weights, and with the adapters that its folder of them has now; answered when they are in force. An
+    operator's call, and a coordinator's that passes it on.
     A verifier of an older build does not know it: UNIMPLEMENTED.
     """
 
@@ -111,7 +113,8 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _verifier_pb2.VerifierServiceUpdateWeightsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_verifier_pb2.VerifierServiceUpdateWeightsResponse, _abc.Awaitable[_verifier_pb2.VerifierServiceUpdateWeightsResponse]]:
-        """Has the target go on with other weights; answered when they are in force. An operator's call, and a coordinator's that passes it on.
+        """Has the target go on with other weights, and with the adapters that its folder of them has now; answered when they are in force. An
+        operator's call, and a coordinator's that passes it on.
         A verifier of an older build does not know it: UNIMPLEMENTED.
         """
 

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from specsplit.errors import InvalidRequest, Unsupported
 from specsplit.membership import (
+    AdaptersReport,
     CoordinatorDraining,
     Directive,
     Drain,
@@ -42,6 +43,8 @@ def report_to_wire(report: Report) -> pb.JoinRequest:
             return pb.JoinRequest(draining=pb.DrainingReport())
         case WaveReport():
             return pb.JoinRequest(wave=groups.wave_to_wire(report))
+        case AdaptersReport():
+            return pb.JoinRequest(adapters=pb.AdaptersReport(adapters=common.adapters_to_wire(report.adapters)))
 
 
 def report_from_wire(message: pb.JoinRequest) -> Report:
@@ -56,8 +59,10 @@ def report_from_wire(message: pb.JoinRequest) -> Report:
             return Draining()
         case "wave":
             return groups.wave_from_wire(message.wave)
+        case "adapters":
+            return AdaptersReport(common.adapters_from_wire(message.adapters.adapters))
         case _:
-            raise InvalidRequest("report", "is absent, expected register, heartbeat, draining or wave")
+            raise InvalidRequest("report", "is absent, expected register, heartbeat, draining, wave or adapters")
 
 
 _BARE = {"drain": Drain(), "coordinator_draining": CoordinatorDraining()}

@@ -244,7 +244,7 @@ def reason_from_wire(value: int) -> FinishReason:
 
 
 def model_to_wire(info: ModelInfo) -> pb.ModelInfo:
-    adapters = [pb.Adapter(**vars(adapter)) for adapter in info.adapters]
+    adapters = adapters_to_wire(info.adapters)
     return pb.ModelInfo(**fields_of(info, vocabulary=vocabulary_to_wire(info.vocabulary), adapters=adapters))
 
 
@@ -259,11 +259,17 @@ def model_from_wire(message: pb.ModelInfo) -> ModelInfo:
         tuple(message.eos_token_ids),
         message.takes_chat if message.HasField("takes_chat") else None,
         message.looks_up,
-        _adapters_from_wire(message.adapters),
+        adapters_from_wire(message.adapters),
     )
 
 
-def _adapters_from_wire(messages: Iterable[pb.Adapter]) -> tuple[Adapter, ...]:
+def adapters_to_wire(adapters: Iterable[Adapter]) -> list[pb.Adapter]:
+    """Write the adapters of a target."""
+    return [pb.Adapter(**vars(adapter)) for adapter in adapters]
+
+
+def adapters_from_wire(messages: Iterable[pb.Adapter]) -> tuple[Adapter, ...]:
+    """Raises InvalidRequest for adapters that could not be told from each other."""
     adapters: dict[str, Adapter] = {}
     for i, message in enumerate(messages):
         if not (message.name and message.digest):

@@ -201,6 +201,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "RegisterReport.address": _NAME,
         "RegisterReport.build": _NAME,
         "RegisterReport.controllers": Limit(MAX_CONTROLLERS, MAX_CONTROLLER),
+        "AdaptersReport.adapters": Limit(entries=MAX_ADAPTERS),
         "HeartbeatReport.lost_drafters": Limit(MAX_MEMBERS, MAX_NAME),
         "HeartbeatReport.prefixes": Limit(entries=REPORTED),
         "RosterDirective.drafters": Limit(entries=MAX_MEMBERS),

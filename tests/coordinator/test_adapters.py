@@ -11,11 +11,11 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from specsplit.clock import ManualClock
 from specsplit.errors import Incompatible, InvalidRequest, Unavailable
-from specsplit.membership import Heartbeat, Register
+from specsplit.membership import AdaptersReport, Heartbeat, Register
 from specsplit.observe.record import FIELDS
 from specsplit.prefix import first_marks
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
-from specsplit.values import Adapter, Load, ModelInfo, SpeculationStatistics, Vocabulary
+from specsplit.values import Adapter, DrafterInfo, DrafterKind, Load, ModelInfo, SpeculationStatistics, Vocabulary
 from specsplit_coordinator.cluster.placement import better_verifier, choose_verifier, pages_known
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.member_state import MemberState
@@ -121,6 +121,45 @@ def test_pages_that_were_cached_with_another_adapter_or_with_none_do_not_count(r
         registry.on_heartbeat(member, Heartbeat(Load(page_size=PAGE), prefixes=marks))
         assert [bool(known(member, each)) for each in (None, SQL, LAW)] == [each is cached for each in (None, SQL, LAW)]
         assert known(member, cached) == len(marks) == 9
+
+
+def test_adapters_that_a_verifier_has_since_it_was_updated_are_placed_on_it_and_those_before_are_not(
+    registry: Registry,
+) -> None:
+    one, changes = registry.register(register("one", SQL)), registry.changes
+    registry.on_adapters(one, AdaptersReport((LAW,)))
+    assert registry.changes == changes + 1, "who waits for a place looks again"
+    assert registry.model().adapters == (LAW,) and one.describe(0.0).role == one.who.role
+    assert choose_verifier(registry.verifiers, PlacementRequest(adapter=LAW)) is one
+    with pytest.raises(Unavailable, match="no verifier that is there has adapter sql"):
+        choose_verifier(registry.verifiers, PlacementRequest(adapter=SQL))
+    with pytest.raises(InvalidRequest, match="adapter: is sql, expected one of law, or none for toy as it is"):
+        registry.model("sql")
+    registry.on_stream_ended(one, "it broke")
+    assert registry.register(register("one", LAW)) is one, "it says the same when it comes back"
+
+
+def test_while_verifiers_are_updated_one_after_the_other_a_name_stands_for_what_was_told_last(
+    registry: Registry,
+) -> None:
+    first, second = (registry.register(register(name, SQL)) for name in ("a", "b"))
+    newer = Adapter("sql", "33")
+    for member, other in ((first, second), (second, first)):
+        registry.on_adapters(member, AdaptersReport((newer,)))
+        assert registry.model("sql").adapters == (newer,)
+        assert choose_verifier(registry.verifiers, PlacementRequest(adapter=newer)) is not (
+            other if SQL in other.adapters else None
+        )
+        registry.on_stream_ended(other, "it broke")
+        assert registry.register(other.who) is other, "it is not refused for what it had before"
+    registry.on_adapters(first, AdaptersReport((SQL,)))
+    assert registry.model("sql").adapters == (SQL,), "as it was before"
+
+
+def test_only_verifiers_have_adapters(registry: Registry) -> None:
+    drafter = registry.register(Register("d", "d:1", DrafterInfo(DrafterKind.NGRAM, "", None, 64), 2))
+    with pytest.raises(InvalidRequest, match="adapters: are a verifier's, and d is none"):
+        registry.on_adapters(drafter, AdaptersReport())
 
 
 async def test_every_choice_goes_to_a_verifier_that_has_the_adapter_and_names_it(cluster: Cluster, say: Say) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from smg_grpc_proto.generated import vllm_engine_pb2 as engine
 
-from specsplit.membership import Draining, Heartbeat, Register
+from specsplit.membership import AdaptersReport, Draining, Heartbeat, Register
 from specsplit.requests import ChatMessage, ChatPrompt, GenerateRequest, TextPrompt, TokenPrompt
 from specsplit.rpc import CLUSTER_SERVICE, COORDINATOR_SERVICE, VLLM_ENGINE_SERVICE
 from specsplit.values import (
+    Adapter,
     Adaptive,
     Control,
     DrafterInfo,
@@ -42,6 +43,7 @@ EXAMPLES = (
     cluster_wire.report_to_wire(Register("d9", "127.0.0.1:1", DrafterInfo(DrafterKind.NGRAM, "", None, 64), 4)),
     cluster_wire.report_to_wire(Heartbeat(Load(sessions=1), ("d1",), Plan(), REPORT)),
     cluster_wire.report_to_wire(Draining()),
+    cluster_wire.report_to_wire(AdaptersReport((Adapter("sql", "11"),))),
     GATEWAYS,
 )
 

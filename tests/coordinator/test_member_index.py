@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from specsplit.clock import ManualClock
 from specsplit.errors import Unavailable
-from specsplit.membership import GroupRank, Heartbeat, Register
+from specsplit.membership import AdaptersReport, GroupRank, Heartbeat, Register
 from specsplit.values import Adapter, DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
 from specsplit_coordinator.cluster.lease import Lease
 from specsplit_coordinator.cluster.placement import candidates, free_places
@@ -78,6 +78,11 @@ class IndexedMembers(RuleBasedStateMachine):
     def stream_ends(self, member: MemberState) -> None:
         self.registry.on_stream_ended(member, "it broke")
 
+    @rule(member=there, adapters=st.lists(st.sampled_from(ADAPTERS), unique=True))
+    def has_other_adapters(self, member: MemberState, adapters: list[Adapter]) -> None:
+        if member.is_verifier:
+            self.registry.on_adapters(member, AdaptersReport(tuple(adapters)))
+
     @rule(member=there)
     def drains(self, member: MemberState) -> None:
         self.registry.drain(member)
@@ -138,6 +143,7 @@ class IndexedMembers(RuleBasedStateMachine):
             sum(each.running for each in taking),
             sum(each.who.max_sessions for each in taking),
         )
+        assert {*index.models} == {each.who.role for each in registry.verifiers}
         assert index.page_sizes == Counter(each.load.page_size for each in taking if each.load.page_size)
         for adapter in ADAPTERS:
             choices, have = index.choices.having(adapter), {*having(registry.verifiers, adapter)}

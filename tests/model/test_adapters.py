@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import math
+import shutil
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from specsplit.errors import LoadError, Unsupported
+from specsplit.errors import Incompatible, LoadError
 from specsplit.model import CausalLM, PageTable, Row
 from specsplit.model.adapters.config import read_config
 from specsplit.model.adapters.folder import LowRank, read_adapter
@@ -28,7 +32,7 @@ from specsplit.model.graphs import Buckets
 from specsplit.model.layers.cpu import NativeLayer
 from specsplit.model.layers.cpu.linear import PackedLinear
 from specsplit.model.lm.probe import probe_adapters
-from specsplit.model.lm.revision import check_updatable
+from specsplit.model.lm.revision import Revision
 from specsplit.model.native import library
 from specsplit.values import Adapter
 from tests.support.adapters import EVERY, write_adapter
@@ -93,8 +97,11 @@ def mixed_logits(lm: CausalLM, adapters: Sequence[int]) -> Tensor:
     for table in tables:
         table.reserve(24)
     rows = list(zip(prompts, tables, adapters, strict=True))
-    first = lm.forward([Row.chunk(p, table.upto(len(p)), [len(p) - 1], adapter=own) for p, table, own in rows])
+    chunks = [Row.chunk(p, table.upto(len(p)), [len(p) - 1], adapter=own) for p, table, own in rows]
+    first = lm.forward(chunks)
+    lm.keep_states([(chunk, chunk.num_tokens - 1) for chunk in chunks])
     second = lm.forward([Row.tree(TREE, PARENTS, table.upto(len(p) + 4), adapter=own) for p, table, own in rows])
+    lm.keep_states(())
     for table in tables:
         table.release()
     return torch.cat([first, second])
@@ -291,7 +298,55 @@ def test_a_digest_is_that_of_both_files(folders: dict[str, Path], tmp_path: Path
     assert read_adapter(tmp_path / "same").adapter.digest != one.digest
 
 
-def test_with_adapters_no_forward_is_captured_and_no_weights_are_copied(
+@pytest.mark.parametrize("cpu_layers", [True, False], ids=["cpu layers", "transformers' layers"])
+@pytest.mark.parametrize("architecture", ["llama", "short convolutions"])
+def test_another_revision_comes_with_the_adapters_that_are_in_the_folder_by_then(
+    folders: dict[str, Path], tmp_path: Path, architecture: str, cpu_layers: bool
+) -> None:
+    first = folders[architecture]
+    second = revised(first, tmp_path / "second")
+    attention: dict[str, Any] = {"modules": ["q_proj", "v_proj"]}
+    for seed, name in enumerate(("changed", "gone", "stays"), 1):
+        write_adapter(tmp_path / "adapters" / name, first, seed, **attention)
+    served = load(first, tmp_path / "adapters", cpu_layers=cpu_layers)
+    before, model = served.info.adapters, weakref.ref(served.model)
+    mixed_logits(served, MIXED)
+    shutil.rmtree(tmp_path / "adapters" / "gone")
+    shutil.rmtree(tmp_path / "adapters" / "changed")
+    write_adapter(tmp_path / "adapters" / "changed", first, 4, **attention)
+    write_adapter(tmp_path / "adapters" / "new", first, 5, rank=7, modules=["k_proj"])
+    read, again = (load(second, tmp_path / "adapters", cpu_layers=cpu_layers) for _ in range(2))
+    Revision("second", read, served).copy_into(served)
+    assert [each.name for each in served.info.adapters] == ["changed", "new", "stays"]
+    assert served.info == replace(again.info, model=served.info.model)
+    assert (served.info.adapters[2] in before, served.info.adapters[0] in before) == (True, False)
+    assert torch.equal(mixed_logits(served, MIXED), mixed_logits(again, MIXED))
+    gc.collect()
+    assert model() is None, "nothing holds what served before"
+
+
+def revised(folder: Path, into: Path) -> Path:
+    """Another revision of a target, all of whose matrices are somewhat others."""
+    shutil.copytree(folder, into)
+    model = AutoModelForCausalLM.from_pretrained(into)
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            if parameter.dim() == 2:
+                drawn = torch.Generator().manual_seed(number)
+                parameter.add_(torch.randn(parameter.shape, generator=drawn), alpha=0.3 * parameter.std().item())
+    model.save_pretrained(into)
+    return into
+
+
+def test_a_revision_of_another_type_does_not_take_the_place_of_a_model_with_adapters(
+    folders: dict[str, Path], llama_adapters: Path
+) -> None:
+    served, read = (load(folders["llama"], llama_adapters, dtype=dtype) for dtype in ("float32", "bfloat16"))
+    with pytest.raises(Incompatible, match="by what is loaded: its type is bfloat16, expected float32"):
+        Revision("second", read, served)
+
+
+def test_with_adapters_no_forward_is_captured(
     folders: dict[str, Path], llama_adapters: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lm = load(folders["llama"], llama_adapters)
@@ -301,8 +356,6 @@ def test_with_adapters_no_forward_is_captured_and_no_weights_are_copied(
     assert "no forward is captured: adapted layers" in caplog.text
     with pytest.raises(LoadError, match="not compiled: set compile = off"):
         lm.compile_layers("eager")
-    with pytest.raises(Unsupported, match="for a model that has adapters"):
-        check_updatable(lm)
 
 
 def without(name: str) -> Change:

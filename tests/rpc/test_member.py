@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from specsplit.clock import SystemClock
 from specsplit.errors import Unavailable
 from specsplit.membership import (
+    AdaptersReport,
     Directive,
     Drain,
     Draining,
@@ -35,7 +37,19 @@ from specsplit.ranks.rank import Rank
 from specsplit.rpc import CLUSTER_SERVICE, Context, Coordinators, Memberships, Server, member_id_of
 from specsplit.settings import CoordinatorSettings, DrafterSettings
 from specsplit.v1 import cluster_pb2, cluster_pb2_grpc
-from specsplit.values import Adaptive, Control, DrafterInfo, DrafterKind, Endpoint, Load, PlanChanges, TraceChanges
+from specsplit.values import (
+    Adapter,
+    Adaptive,
+    Control,
+    DrafterInfo,
+    DrafterKind,
+    Endpoint,
+    Load,
+    ModelInfo,
+    PlanChanges,
+    TraceChanges,
+    Vocabulary,
+)
 from specsplit.wire.cluster import directive_to_wire, report_from_wire
 from tests.support.meshes import mesh_of
 
@@ -113,11 +127,14 @@ async def joined(script: Script, ear: Ear | None = None, rank: Rank | None = Non
 
 
 @asynccontextmanager
-async def joined_at(address: str, ear: Ear, rank: Rank | None) -> AsyncIterator[Memberships]:
+async def joined_at(
+    address: str, ear: Ear, rank: Rank | None = None, register: Register = REGISTER, **sources: Any
+) -> AsyncIterator[Memberships]:
     member = Memberships(
         Coordinators(address),
-        REGISTER,
+        register,
         lambda: Load(sessions=3),
+        **sources,
         on_roster=ear.heard.put_nowait,
         on_plan=ear.heard.put_nowait,
         on_hand_over=ear.heard.put_nowait,
@@ -143,6 +160,30 @@ async def test_a_member_registers_first_and_then_reports_its_load_again_and_agai
         assert await script.next_report() == REGISTER
         for _ in range(3):
             assert await script.next_report() == Heartbeat(Load(sessions=3), coordinators=1, home=True)
+
+
+async def test_a_verifier_whose_adapters_change_says_so_at_once_and_comes_back_with_those_that_it_has_then() -> None:
+    script, one, two = Script(interval_ms=60_000), Adapter("one", "11"), Adapter("two", "22")
+    model, has = ModelInfo("toy", Vocabulary(16), 64, adapters=(one,)), list[tuple[Adapter, ...]](((one,),))
+    register = replace(REGISTER, role=model)
+    async with (
+        coordinating(script) as address,
+        joined_at(
+            address, Ear(), register=register, adapters=lambda: has[-1], weights_version=lambda: len(has)
+        ) as member,
+    ):
+        assert await script.next_report() == register
+        told = Heartbeat(Load(sessions=3), weights_version=1, coordinators=1, home=True)
+        assert await script.next_report() == told
+        has.append((two, one))
+        member.report_now()
+        assert await script.next_report() == AdaptersReport((two, one))
+        assert await script.next_report() == replace(told, weights_version=2), (
+            "whoever has heard it knows of the adapters"
+        )
+        script.directives.put_nowait(None)
+        assert await script.next_report() == replace(register, role=replace(model, adapters=(two, one)))
+        assert await script.next_report() == replace(told, weights_version=2), "and they are not told twice"
 
 
 async def test_directives_reach_the_member() -> None:

@@ -22,7 +22,7 @@ def scheduler() -> Scheduler:
 
 @pytest.fixture
 def submissions(scheduler: Scheduler) -> Submissions:
-    return Submissions(ModelInfo("toy", Vocabulary(16), 12), scheduler, Planner(Plan(num_draft_tokens=1), 100))
+    return Submissions(scheduler, Planner(Plan(num_draft_tokens=1), 100))
 
 
 def test_a_session_that_waits_is_told_nothing_but_a_prompt_of_one_token(

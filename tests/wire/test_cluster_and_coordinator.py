@@ -16,6 +16,7 @@ from specsplit.errors import InvalidRequest
 from specsplit.v1 import cluster_pb2, common_pb2, coordinator_pb2, verifier_pb2
 from specsplit.values import (
     SERVICES,
+    Adapter,
     Adaptive,
     Control,
     DrafterInfo,
@@ -111,7 +112,9 @@ heartbeats = st.builds(
     U32,
     st.booleans(),
 )
-reports = registers | ranks | heartbeats | waves | st.just(membership.Draining())
+named = st.lists(st.builds(Adapter, NAME, NAME, U32), max_size=3, unique_by=lambda each: each.name).map(tuple)
+adapters = st.builds(membership.AdaptersReport, named)
+reports = registers | ranks | heartbeats | waves | adapters | st.just(membership.Draining())
 plan_changes = st.builds(
     PlanChanges,
     st.none() | st.integers(0, 64),

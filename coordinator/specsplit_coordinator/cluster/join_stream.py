@@ -9,6 +9,7 @@ from functools import partial
 
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import (
+    AdaptersReport,
     CoordinatorDraining,
     Directive,
     Drain,
@@ -134,6 +135,8 @@ class JoinStream:
                     self._registry.on_heartbeat(self._member, report)
                 case WaveReport():
                     self._registry.on_wave_report(self._member, report)
+                case AdaptersReport():
+                    self._registry.on_adapters(self._member, report)
                 case Draining():
                     self._registry.drain(self._member)
                 case Register():

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from specsplit.values import Vocabulary
+from specsplit.values import Adapter, Vocabulary
 from specsplit_coordinator.members.drafter_index import DrafterIndex
 from specsplit_coordinator.members.group import Group
 from specsplit_coordinator.members.member_state import MemberState
@@ -77,6 +77,12 @@ class MemberIndex:
         if self._there.get(member, joined := member.report.coordinators) != joined:
             self._joined.update({self._there[member]: -1, joined: 1})
             self._there[member] = joined
+
+    def adopt(self, verifier: MemberState, adapters: tuple[Adapter, ...]) -> None:
+        """The target of a verifier that is there has these adapters from now on."""
+        self.verifiers.update(verifier, present=False)
+        verifier.adopt(adapters)
+        self.update(verifier)
 
     def update_group(self, member: MemberState) -> None:
         """Note how a member fares, and the other ranks of its group: one that comes, goes or drains opens or closes all of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from specsplit.membership import HandOver, Heartbeat, Member, Register, WaveReport
@@ -128,6 +128,13 @@ class MemberState:
     def adapters(self) -> frozenset[Adapter]:
         """The adapters of a verifier."""
         return frozenset(self.who.role.adapters) if isinstance(self.who.role, ModelInfo) else frozenset()
+
+    def adopt(self, adapters: tuple[Adapter, ...]) -> None:
+        """The target of a verifier has these adapters from now on. To be called where no index counts it."""
+        role = self.who.role
+        assert isinstance(role, ModelInfo), "only verifiers have adapters"
+        self.who = replace(self.who, role=replace(role, adapters=adapters))
+        vars(self).pop("adapters", None)
 
     @property
     def prefixes(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from specsplit.clock import Clock
 from specsplit.errors import InvalidRequest, Unavailable
-from specsplit.membership import Heartbeat, Member, Register, WaveReport
+from specsplit.membership import AdaptersReport, Heartbeat, Member, Register, WaveReport
 from specsplit.values import Adapter, ModelInfo, Vocabulary
 from specsplit_coordinator.members.breaker import Breaker
 from specsplit_coordinator.members.compatibility import check_adapters, check_vocabulary
@@ -53,9 +53,6 @@ class Registry(Observable):
         if taken is not None:
             problem = f"{who.member_id!r} is already in the cluster, at {taken.who.address}; choose another name"
             raise InvalidRequest("register.member_id", problem)
-        if isinstance(who.role, ModelInfo) and who.role not in self.index.verifiers.models:
-            check_vocabulary(who.member_id, who.role, self._vocabulary, self.verifiers)
-            check_adapters(who.member_id, who.role, self.verifiers)
         member = self._members[who.member_id] = self._returning(who) or self._admit(who)
         self.index.enter(member)
         if (namesake := self._away.get(who.member_id)) is not None:
@@ -64,6 +61,9 @@ class Registry(Observable):
         return member
 
     def _admit(self, who: Register) -> MemberState:
+        if isinstance(who.role, ModelInfo) and who.role not in self.index.verifiers.models:
+            check_vocabulary(who.member_id, who.role, self._vocabulary, self.verifiers)
+            check_adapters(who.member_id, who.role, self.verifiers)
         group = None if who.group is None else self._groups.join(who.group)
         return MemberState(who, self.clock.now(), Breaker(self.clock), group=group)
 
@@ -86,6 +86,18 @@ class Registry(Observable):
         self.heartbeats += member.is_verifier
         if member.cooling_down or report.lost_drafters:
             member.cool_down(report.lost_drafters, member.last_seen_at + DRAFTER_COOL_DOWN_S)
+
+    def on_adapters(self, member: MemberState, report: AdaptersReport) -> None:
+        """Take in which adapters a verifier has now. What another has under the same name may be older, until it is updated too.
+
+        Raises InvalidRequest if the member is no verifier.
+        """
+        member.last_seen_at = self.clock.now()
+        if not member.is_verifier:
+            raise InvalidRequest("adapters", f"are a verifier's, and {member.member_id} is none")
+        if member.lost_because is None:  # otherwise the report was on its way when the verifier was taken for lost
+            self.index.adopt(member, report.adapters)
+            self.notify()
 
     def on_wave_report(self, member: MemberState, report: WaveReport) -> None:
         """Take in the report of a rank. Raises InvalidRequest if the member is not one."""
@@ -183,20 +195,18 @@ class Registry(Observable):
         return bool(self._away)
 
     def model(self, adapter: str = "") -> ModelInfo:
-        """The model of the verifiers that have this adapter; of several, that with the shortest context. It tells the adapters of all.
+        """The model of the verifiers that have this adapter; of several, that with the shortest context. It tells the adapters of all:
+        while verifiers are updated one after the other, of one name the one that was told last.
 
         Raises Unavailable if there is no verifier, InvalidRequest, naming those that there are, for an adapter that none has.
         """
         away = (member.who.role for member in self._away.values() if isinstance(member.who.role, ModelInfo))
-        models = (*self.index.verifiers.models, *away)
+        models = (*away, *self.index.verifiers.models)
         if not models:
             raise Unavailable(
                 "no verifier has joined the cluster; start one, or try again when it has loaded its model"
             )
-        named: dict[str, Adapter] = {}
-        for model in models:
-            for each in model.adapters:
-                named.setdefault(each.name, each)
+        named: dict[str, Adapter] = {each.name: each for model in models for each in model.adapters}
         model = replace(min(models, key=_context), adapters=tuple(named[name] for name in sorted(named)))
         wanted = model.adapter(adapter)
         if wanted is None:

@@ -64,7 +64,7 @@ class VerifierIndex:
         """Note how a verifier fares now, or that it is gone."""
         before = self._counted.get(verifier)
         if present is (before is None):
-            self._models[_model_of(verifier)] += 1 if present else -1
+            self._count_model(_model_of(verifier), 1 if present else -1)
         now = _count(verifier) if present else NOTHING
         self._sum_up(before or NOTHING, now)
         self._sort(verifier, before or NOTHING, now)
@@ -76,8 +76,8 @@ class VerifierIndex:
 
     @property
     def models(self) -> Iterator[ModelInfo]:
-        """What they serve, each once."""
-        return (model for model, count in self._models.items() if count)
+        """What they serve, each once, in the order in which the first of them has told it."""
+        return iter(self._models)
 
     @property
     def page_sizes(self) -> Mapping[int, int]:
@@ -91,6 +91,11 @@ class VerifierIndex:
         if len(cooling) == len(self.choices.all.open):
             return self._free
         return self._free - sum(verifier.free_places for verifier in cooling)
+
+    def _count_model(self, model: ModelInfo, more: int) -> None:
+        self._models[model] += more
+        if not self._models[model]:
+            del self._models[model]
 
     def _sum_up(self, before: _Counted, now: _Counted) -> None:
         self._free += now.free - before.free

@@ -60,9 +60,9 @@ class RecurrentModule:
         self._states: RecurrentStates | None = None
         self._number = 0
 
-    def keep_in(self, states: RecurrentStates, number: int) -> None:
-        """Keep what it keeps there from now on, as module `number`."""
-        self._states, self._number = states, number
+    def keep_in(self, states: RecurrentStates, number: int | None = None) -> None:
+        """Keep what it keeps there from now on, as module `number`; None: as the one that it was."""
+        self._states, self._number = states, self._number if number is None else number
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module in the passes of the forward that is under way; without one, as if its text were the first.
@@ -137,6 +137,13 @@ def recurrent_modules(model: PreTrainedModel) -> tuple[list[RecurrentModule], Re
         own.keep_in(states, number)
         module.forward = own
     return modules, states
+
+
+def keep_states_in(model: nn.Module, states: RecurrentStates) -> None:
+    """Have the recurrent modules of a model keep their states where those of another model of the same config did."""
+    for module in model.modules():
+        if isinstance(module.forward, RecurrentModule):
+            module.forward.keep_in(states)
 
 
 @torch.inference_mode()

@@ -34,7 +34,7 @@ from specsplit.model.graphs import (
 from specsplit.model.layers.capture import Capture, Hidden, decoder_layers
 from specsplit.model.layers.cpu import NativeLayer
 from specsplit.model.layers.positions import tell_positions
-from specsplit.model.layers.recurrent import recurrent_modules
+from specsplit.model.layers.recurrent import keep_states_in, recurrent_modules
 from specsplit.model.layers.regional import Backend, compile_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh, no_rows
 from specsplit.model.lm.latents import keep_latents
@@ -86,15 +86,15 @@ class CausalLM(ModelRunner):
         Raises LoadError if it cannot be served.
         """
         check_config(model.config, info.max_context)
-        self.blocks: Final = ShardedBlocks(model) if blocks is None else blocks
+        self.blocks = ShardedBlocks(model) if blocks is None else blocks
         # What is run at load is looked at by asking the device, which would wait for ever for a process that has gone.
         settled = model.register_forward_hook(lambda *_: self.blocks.synchronize())
         tell_positions(model, info.max_context)
         modules, self.states = recurrent_modules(model)
-        self.model: Final = model.eval()
-        self.info: Final = info
-        self.adapters: Final = Adapters() if adapters is None else adapters
-        self.capture: Final = Capture(model)
+        self.model = model.eval()
+        self.info = info
+        self.adapters = Adapters() if adapters is None else adapters
+        self.capture = Capture(model)
         measured = partial(measure, model, info.max_context, {module.layer for module in modules})
         lay_out = partial(
             super().__init__,
@@ -188,6 +188,17 @@ class CausalLM(ModelRunner):
             )
             give_back(folder)
             return lm
+
+    def take(self, other: CausalLM) -> None:
+        """Go on with modules and adapters of another model of the same config and type, which is given up.
+
+        No page of the KV may be taken, and no forward be captured, which would go on with the modules before.
+        """
+        self.model, self.blocks = other.model, other.blocks
+        self.capture, self.adapters = other.capture, other.adapters
+        self.info = replace(self.info, adapters=other.info.adapters)
+        if self.states is not None:
+            keep_states_in(self.model, self.states)
 
     def compile_layers(self, backend: Backend = "inductor") -> None:
         """Have its decoder layers compiled when they are first run: see `specsplit.model.layers.regional`.

@@ -3,6 +3,9 @@
 Everything that may fail comes before the first number is copied: the folder is read as the served one was, the model made of it has to
 pass the same checks at load, and it has to be the same but for its numbers. What was copied is looked at once more: the served model has to
 give the logits that the other gave.
+
+With adapters, which may be others than before and add to other layers, nothing is copied: the modules that were made of the other revision
+take the place of those that serve. Nothing knows where those lie, since no forward is captured or compiled then.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+from torch import Tensor
 from transformers import AutoConfig
 
 from specsplit.errors import Incompatible, SpecsplitError, Unsupported
@@ -19,7 +24,7 @@ from specsplit.model.attention.support import check_folder, refusing
 from specsplit.model.layers.text_config import text_config
 from specsplit.model.layers.weights import copy_tensors, first_difference, held_tensors
 from specsplit.model.lm.causal_lm import CausalLM
-from specsplit.model.lm.probe import apart, tolerance, tree_logits
+from specsplit.model.lm.probe import adapted_logits, apart, tolerance, tree_logits
 from specsplit.text.vocabulary import vocabulary_of
 
 _log = logging.getLogger(__name__)
@@ -35,18 +40,25 @@ class Revision:
         self.name: Final = name
         _require("config.json", _difference(_facts(served.model.config), _facts(read.model.config)))
         _require("generation_config.json", _ends(served, read))
-        self._tensors = held_tensors(read.model)
-        _require("what is loaded", first_difference(held_tensors(served.model), self._tensors))
-        self._trees: Final = tree_logits(read).cpu()
+        self._read: CausalLM | None = read
+        if served.adapters:
+            _require("what is loaded", _types(served, read))
+        else:
+            _require("what is loaded", first_difference(held_tensors(served.model), held_tensors(read.model)))
+        self._trees: Final = _logits(read)
 
     def copy_into(self, served: CausalLM) -> None:
-        """Copy the weights into the model, no page of whose KV may be taken, and give them up here.
+        """Have the model, no page of whose KV may be taken, go on with the weights, and give them up here.
 
         Raises SpecsplitError if it then gives other logits than they gave: nobody may go on with it.
         """
-        copy_tensors(self._tensors, held_tensors(served.model))
-        self._tensors = {}
-        error = apart(tree_logits(served).cpu(), self._trees)
+        read, self._read = self._read, None
+        assert read is not None, "they are taken once"
+        if served.adapters:
+            served.take(read)
+        else:
+            copy_tensors(held_tensors(read.model), held_tensors(served.model))
+        error = apart(_logits(served), self._trees)
         if not error <= tolerance(served.model):
             raise SpecsplitError(
                 f"the weights of {self.name} were copied, and the model gives other logits than when they were read (off by {error:.1%} of "
@@ -56,9 +68,7 @@ class Revision:
 
 def check_updatable(served: CausalLM) -> None:
     """Raise Unsupported for a model whose weights cannot be copied into it."""
-    if served.adapters:
-        what = "has adapters, which were trained for the weights that it has"
-    elif len(served.blocks):
+    if len(served.blocks):
         what = "is shared out over ranks"
     elif getattr(served.model, "hf_quantizer", None) is not None:
         what = "is quantised"
@@ -95,6 +105,18 @@ def _require(what: str, difference: str) -> None:
 def _ends(served: CausalLM, read: CausalLM) -> str:
     found, expected = sorted(read.info.eos_token_ids), sorted(served.info.eos_token_ids)
     return "" if found == expected else f"eos_token_id is {found}, expected {expected}"
+
+
+def _types(served: CausalLM, read: CausalLM) -> str:
+    found, expected = read.model.dtype, served.model.dtype
+    return "" if found == expected else f"its type is {found}, expected {expected}".replace("torch.", "")
+
+
+def _logits(lm: CausalLM) -> Tensor:
+    """Of small trees, also with adapters if there are any, float32 [nodes, V] on the CPU."""
+    adapted = adapted_logits(lm)
+    trees = tree_logits(lm).cpu()
+    return trees if adapted is None else torch.cat((trees, adapted))
 
 
 def _facts(config: Any) -> dict[str, Any]:

@@ -132,13 +132,13 @@ def _read(
 
 
 def read_revision(settings: VerifierSettings, served: CausalLM, folder: Path, name: str) -> Revision:
-    """Read and check other weights of the target, beside it: until they are copied there is memory for both.
+    """Read and check other weights of the target, beside it: until they are copied there is memory for both. Adapters are read again.
 
     Raises Incompatible if they are of another model, LoadError, saying why, if they cannot be read or served.
     """
     check_config(served, folder)
-    read = _read(settings, folder, min(served.pool.total_pages, _TRIED_TOKENS // settings.page_size))
-    return Revision(name, read, served)
+    num_pages = min(served.pool.total_pages, _TRIED_TOKENS // settings.page_size)
+    return Revision(name, _read(settings, folder, num_pages, adapters=settings.adapters_dir), served)
 
 
 def _runner(settings: VerifierSettings, clock: Clock, target: CausalLM, lockstep: Lockstep | None) -> TargetRunner:
@@ -249,6 +249,7 @@ class _Member:
             prefixes=lambda: verifier.engine.statistics().prefixes,
             rank=verifier.engine.rank,
             weights_version=lambda: verifier.engine.weights_version,
+            adapters=lambda: verifier.info.adapters,
             on_roster=self._on_roster,
             on_plan=self._on_plan,
             on_tracing=server.tracing.apply,
@@ -257,6 +258,7 @@ class _Member:
             on_drain=server.drain,
         )
         verifier.on_lost = self._on_lost
+        verifier.on_weights = self.membership.report_now
 
     def _on_roster(self, roster: Roster) -> None:
         self._reporter.names = {endpoint.address: endpoint.member_id for endpoint in roster.drafters}

@@ -41,15 +41,16 @@ class Verifier:
         thread: ModelThread | None = None,
     ) -> None:
         """Without `telemetry` there are no spans. `thread`: on which the target was loaded, and is stepped; None: a new one."""
-        self.info: ModelInfo = replace(runner.target.info, looks_up=settings.lookup)
         self._settings = settings
         self._wanted = PlanOrder()
-        self._constraints = Constraints(settings.model, self.info)
         self.engine = Engine(runner, settings, self, clock, thread=thread)
+        self._constraints = Constraints(settings.model, self.info)
         self.streams = DrafterStreams(settings, clock, self._from_drafter)
         self._loop = asyncio.get_running_loop()
         self.on_lost: Callable[[str], None] = _ignore
         """Called with the address of every drafter that is lost."""
+        self.on_weights: Callable[[], None] = _do_nothing
+        """Called when the target has other weights."""
         self._telemetry = telemetry or Telemetry(settings, Tracing("verifier", settings.trace_scope), clock)
         self.sessions = Sessions(self.engine.post, self._telemetry, self._constraints, settings.gather_ms / 1000)
         self.failed = self.sessions.failed
@@ -63,6 +64,11 @@ class Verifier:
         metrics.watch_states(lambda: StateBytes() if states is None else states.taken)
         self.engine.start()
         self._watching_steps = asyncio.create_task(self._watch_steps(min(1.0, settings.step_timeout_s / 8)))
+
+    @property
+    def info(self) -> ModelInfo:
+        """The target, with the adapters that it has now."""
+        return replace(self.engine.target.info, looks_up=self._settings.lookup)
 
     def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
         """Decode one session; see `Sessions.decode`."""
@@ -164,3 +170,7 @@ class Verifier:
 
 def _ignore(address: str) -> None:
     """Do nothing: the default of `on_lost`."""
+
+
+def _do_nothing() -> None:
+    """Do nothing: the default of `on_weights`."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from specsplit.clock import Clock
-from specsplit.errors import SpecsplitError
+from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.features import Features
 from specsplit.membership import HandOver, PlanOrder, Roster
 from specsplit.ranks.lockstep import REST_S, Agreed, Proposal
@@ -41,6 +41,7 @@ from specsplit_verifier.records.undrafted import LATELY, Undrafted
 from specsplit_verifier.schedule.scheduler import Scheduler
 from specsplit_verifier.schedule.submissions import Submissions
 from specsplit_verifier.sessions.session import Session
+from specsplit_verifier.sessions.used_adapter import UsedAdapter
 
 _log = logging.getLogger(__name__)
 LONGEST_TOLD_S = 1000.0
@@ -50,14 +51,12 @@ LONGEST_TOLD_S = 1000.0
 class EngineCore:
     """Sessions from submission to their end. One thread at a time may be in it. From `schedule` to `commit` of a step no session ends."""
 
-    def __init__(
-        self, info: ModelInfo, scheduler: Scheduler, planner: Planner, drafters: DrafterPool, clock: Clock
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, planner: Planner, drafters: DrafterPool, clock: Clock) -> None:
         self._planner = planner
         self._scheduler = scheduler
         self._drafters = drafters
         self._clock = clock
-        self._submissions = Submissions(info, scheduler, planner)
+        self._submissions = Submissions(scheduler, planner)
         self._outputs: Outputs = []
         self._steps = 0
         self._plan_switches = 0
@@ -138,6 +137,17 @@ class EngineCore:
         self._scheduler.kv.cache.flush()
         if heads_rest:
             self._drafters.rest_heads()
+
+    def adopt(self, info: ModelInfo) -> None:
+        """The target has other adapters: sessions, all of which wait, go on with those of the same names, or end if there is none."""
+        self._scheduler.info = info
+        for session in list(self._scheduler.waiting):
+            try:
+                session.adapter = UsedAdapter.of(info, session.request.adapter)
+                self._scheduler.kv.prefixes.forget(session)
+            except InvalidRequest as error:
+                self._tell(session.id, error)
+                self._end(session)
 
     def handle(self, event: SessionEvent) -> None:
         """Take in an event. While a step is in flight only what drafters send may come."""

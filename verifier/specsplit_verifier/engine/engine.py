@@ -270,4 +270,4 @@ def core_of(
         roots_join=kv.roots_join,
         most_told=told_rows(info.vocabulary.size),
     )
-    return EngineCore(info, scheduler, planner, drafters, clock)
+    return EngineCore(scheduler, planner, drafters, clock)

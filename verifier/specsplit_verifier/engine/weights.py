@@ -25,6 +25,7 @@ def take_weights(event: TakeWeights, core: EngineCore, runner: TargetRunner) -> 
         try:
             core.start_over(heads_rest=event.heads_rest)
             runner.take(event.revision)
+            core.adopt(runner.target.info)
         except BaseException as error:
             event.answered.set_exception(Unavailable(f"this verifier ends, since its weights are broken: {error}"))
             raise

@@ -145,6 +145,10 @@ class Prefixes:
         else:
             self._cache.forget(digests)
 
+    def forget(self, session: Session) -> None:
+        """A session that has no pages, and waits, is read with other numbers than when its text was last looked for."""
+        self._by_session.pop(session.id, None)
+
     def _keep_features(self, feed: Feed | None, digests: Sequence[bytes], pages: range) -> None:
         if feed is not None:
             size = self._pool.page_size

@@ -19,7 +19,8 @@ class Scheduler:
     """Sessions in order of arrival: waiting for room, then running."""
 
     def __init__(self, info: ModelInfo, kv: KVCacheManager, *, max_sessions: int) -> None:
-        self._info = info
+        self.info = info
+        """The target as it is now."""
         self.kv = kv
         self._max_sessions = max_sessions
         self.waiting: deque[Session] = deque()
@@ -33,17 +34,17 @@ class Scheduler:
 
         Raises ContextExceeded, with the numbers, if prompt and output exceed the context.
         """
-        left = self._info.max_context - prompt_tokens
+        left = self.info.max_context - prompt_tokens
         if left < 1:
             raise ContextExceeded(
                 "token_ids",
-                f"has {prompt_tokens} tokens, which leaves no room in the context of {self._info.max_context}",
+                f"has {prompt_tokens} tokens, which leaves no room in the context of {self.info.max_context}",
             )
         if max_tokens is not None and max_tokens > left:
             raise ContextExceeded(
                 "max_tokens",
                 f"is {max_tokens}, which with {prompt_tokens} prompt tokens exceeds the context of "
-                f"{self._info.max_context}; at most {left} fit",
+                f"{self.info.max_context}; at most {left} fit",
             )
         if max_tokens is not None:
             return max_tokens
@@ -108,7 +109,7 @@ class Scheduler:
     @property
     def adapters(self) -> tuple[AdapterLoad, ...]:
         """What sessions are decoded with, by name; a moment old when read from another thread."""
-        if not self._info.adapters:
+        if not self.info.adapters:
             return ()
         sessions = (*self.running.values(), *self.waiting)
         used = Counter(session.request.adapter for session in sessions if session.request.adapter)

@@ -8,7 +8,7 @@ from typing import Final
 from specsplit.errors import InvalidRequest, SpecsplitError
 from specsplit.grammar import GrammarState
 from specsplit.sessions import DecodeRequest, Finished
-from specsplit.values import ModelInfo, PromptLogprobs
+from specsplit.values import PromptLogprobs
 from specsplit_verifier.policy.planner import Planner
 from specsplit_verifier.records.events import Output
 from specsplit_verifier.schedule.scheduler import Scheduler
@@ -20,8 +20,7 @@ from specsplit_verifier.sessions.used_adapter import UsedAdapter
 class Submissions:
     """Makes of a request what the scheduler queues, under the plan that the planner has for it."""
 
-    def __init__(self, info: ModelInfo, scheduler: Scheduler, planner: Planner) -> None:
-        self._info: Final = info
+    def __init__(self, scheduler: Scheduler, planner: Planner) -> None:
         self._scheduler: Final = scheduler
         self._planner: Final = planner
 
@@ -41,11 +40,12 @@ class Submissions:
 
     def _session(self, request: DecodeRequest, grammar: GrammarState | None) -> Session:
         """Raises InvalidRequest if prompt and output exceed the context, or there is no such adapter."""
-        adapter = UsedAdapter.of(self._info, request.adapter)
+        info = self._scheduler.info
+        adapter = UsedAdapter.of(info, request.adapter)
         plan, stopping = self._planner.plan_of(request.plan), request.stopping
         stops = StopRule(
             self._scheduler.max_tokens_of(request.prompt_tokens, stopping.max_tokens, plan.num_draft_tokens),
-            stopping.ends(self._info.eos_token_ids),
+            stopping.ends(info.eos_token_ids),
             stopping.min_tokens,
         )
         drafter = NoDrafter(needed=request.takes_drafter)
