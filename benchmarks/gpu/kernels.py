@@ -17,16 +17,14 @@ from benchmarks.gpu.job import Job
 from benchmarks.gpu.targets import CONFIGS, geometry_of, name_of
 from specsplit.errors import LoadError
 from specsplit.model import Geometry, KVCache
-from specsplit.model.attention.backends import BACKENDS, choose_backend
-from specsplit.model.attention.choosing import ON_A_GPU, fastest
+from specsplit.model.attention.backends import BACKENDS, require_backend
+from specsplit.model.attention.choosing import ELSEWHERE, ON_A_GPU, fastest
 from specsplit.model.attention.interface import AttentionBackend
 from specsplit.model.attention.measuring import step_seconds
 from specsplit.model.pages.pool import PagePool
 
 DECIDED = "attention"
 """The fact that lists the backends that can be had. The first is that of the parts for which nobody sets one."""
-WITHOUT = ("native", "torch")
-"""What is compared where there is no GPU, beside those whose kernels need one."""
 PAGE_SIZE = 16
 PAGES = 8 * 4096 // PAGE_SIZE
 """So many as attention is measured over."""
@@ -36,7 +34,7 @@ SIZES = ("1B", "8B")
 
 def kernels(job: Job) -> None:
     """Have the kernels of every backend for the targets that are measured, and decide on one."""
-    names = ON_A_GPU if job.device.startswith("cuda") else (*ON_A_GPU, *WITHOUT)
+    names = ON_A_GPU if job.device.startswith("cuda") else (*ON_A_GPU, *ELSEWHERE)
     had = [name for name in names if _have(job, name)]
     chosen = _fastest(job, had) if had else "torch"
     job.findings.fact(DECIDED, sorted(had, key=lambda name: name != chosen) or [chosen])
@@ -58,7 +56,8 @@ def _have(job: Job, name: str) -> bool:
 def _problem(job: Job, name: str, size: str) -> str | None:
     try:
         kv = _kv(job, size, 1, 1)
-        BACKENDS[choose_backend(name, kv)](kv, PAGE_SIZE)
+        require_backend(name, kv)
+        BACKENDS[name](kv, PAGE_SIZE)
     except LoadError as error:
         return str(error)
     return None

@@ -42,8 +42,11 @@ class DrafterSettings(EngineSettings):
     """Folder with folders of other weights of the model, with which operators may have it go on (UpdateWeights). Unset: none are taken."""
     max_sessions: Count = Field(default=64, ge=1)
     """Sessions taken at once, at most."""
-    kv_tokens: Count = Field(default=65_536, ge=1)
-    """Room in the KV pool, in tokens, all sessions together."""
+    host_kv_tokens: ClassVar[int] = 65_536
+    device_kv_share: ClassVar[float] = 0.2
+    kv_tokens: Count | None = Field(default=None, ge=1)
+    """Room in the KV pool, in tokens, all sessions together. Unset: 65,536 on a CPU; on a GPU what kv_share holds, and no more than
+    max_sessions texts of the whole context and their drafts need."""
     expand_width: Count = Field(default=256, ge=1)
     """Nodes expanded in one forward at most, all sessions together. How many it is follows what they cost here."""
     expand_levels: int = Field(default=8, ge=1, le=8)
@@ -85,6 +88,8 @@ class DrafterSettings(EngineSettings):
             raise InvalidRequest(
                 "feature_projection", f"drafter kind {kind} has no projection of features; only eagle3 has", "kind"
             )
+        if not self.kind.needs_model and self.kv_share is not None:
+            raise InvalidRequest("kv_share", f"drafter kind {kind} keeps no KV; leave it out", "kind")
         for name in ("ngram_shares", "ngram_shared_tokens", "ngram_identities"):
             if self.kind is not DrafterKind.NGRAM and getattr(self, name) != type(self).model_fields[name].default:
                 raise InvalidRequest(name, f"drafter kind {kind} drafts from no outputs; leave it out", "kind")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,16 @@ class EngineSettings(MemberSettings):
     kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
     """Type that keys and values are kept in: auto is that of the weights. One of 8 bits holds twice as many tokens as bfloat16 in the same
     memory, and rounds: text may be another than with auto, and is the same with any drafter and none."""
+    host_kv_tokens: ClassVar[int]
+    """Where kv_tokens is unset, on a CPU."""
+    device_kv_share: ClassVar[float]
+    """Where kv_share is unset."""
+    kv_tokens: Count | None = None
+    """Room in the KV pool, in tokens; the settings of each service say what it is unset."""
+    kv_share: float | None = Field(default=None, gt=0.0, le=1.0)
+    """On a GPU, without kv_tokens: the part for KV of the memory that is free once the weights are there. CUDA graphs, what forwards
+    compute and services that start on the card later share the rest. Unset: 0.8 of a verifier, and 0.2 of a drafter, which keeps less of
+    a token and may have a verifier beside it."""
     latent_cache: Literal["auto", "off"] = "auto"
     """auto has a model with multi-head latent attention (MLA) keep the latents that its heads are made of, in the place of every head's key
     and value, if it then passes the checks at load; the log says what is kept. off keeps heads, which takes far more memory."""
@@ -80,6 +90,18 @@ class EngineSettings(MemberSettings):
     def started_together(self) -> tuple[str, int]:
         """How many processes torchrun is to start for this, and the setting that says so."""
         return "dp_size", self.dp_size
+
+    @model_validator(mode="after")
+    def _check_share(self) -> Self:
+        if self.kv_share is not None and (self.kv_tokens is not None or not self.device.startswith("cuda")):
+            why = (
+                f"kv_tokens = {self.kv_tokens} is set"
+                if self.kv_tokens is not None
+                else f"device = {self.device} is no GPU"
+            )
+            problem = f"has no effect, since {why}; leave one of them out"
+            raise InvalidRequest("kv_share", problem, "kv_tokens", "device")
+        return self
 
     @model_validator(mode="after")
     def _check_compile(self) -> Self:

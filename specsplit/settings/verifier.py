@@ -29,15 +29,10 @@ class VerifierSettings(EngineSettings, AnswerSettings):
     plan for it. The first of them is the verifier; the others only run its forwards. With dp_size each rank of the group is so many
     processes, and torchrun starts dp_size * tp_size."""
     host_kv_tokens: ClassVar[int] = 16384
-    """Where kv_tokens is unset, on a CPU."""
+    device_kv_share: ClassVar[float] = 0.8
     kv_tokens: Count | None = Field(default=None, ge=16)
     """Room in the KV pool, in tokens, all sessions together; whole pages of 16 are used. Unset: 16,384 on a CPU; on a GPU what kv_share
     holds, and no more than max_sessions texts of the whole context need."""
-    device_kv_share: ClassVar[float] = 0.8
-    """Where kv_share is unset."""
-    kv_share: float | None = Field(default=None, gt=0.0, le=1.0)
-    """On a GPU, without kv_tokens: the part for KV of the memory that is free once the weights are there. CUDA graphs, what steps compute
-    and services that start on the card later share the rest. Unset: 0.8."""
     window_kv_tokens: Count | None = Field(default=None, ge=16)
     """Room in the KV pool of layers that see a window of the tokens, where others see all: a session keeps no more than its window there.
     Unset: what max_sessions sessions keep at once, as much as one more for a text that is computed again for its features, and what a step
@@ -173,18 +168,6 @@ class VerifierSettings(EngineSettings, AnswerSettings):
                 value = getattr(self, field)
                 problem = f"does not go with {field} = {value}; leave one of them out, or serve the merged weights of one adapter"
                 raise InvalidRequest("adapters_dir", problem, field)
-        return self
-
-    @model_validator(mode="after")
-    def _check_share(self) -> Self:
-        if self.kv_share is not None and (self.kv_tokens is not None or not self.device.startswith("cuda")):
-            why = (
-                f"kv_tokens = {self.kv_tokens} is set"
-                if self.kv_tokens is not None
-                else f"device = {self.device} is no GPU"
-            )
-            problem = f"has no effect, since {why}; leave one of them out"
-            raise InvalidRequest("kv_share", problem, "kv_tokens", "device")
         return self
 
     @model_validator(mode="after")

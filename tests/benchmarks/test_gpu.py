@@ -254,8 +254,8 @@ def test_of_what_can_be_had_the_faster_comes_first(
     for each in (choosing, gpu_kernels):
         monkeypatch.setattr(each, "BACKENDS", made)
     monkeypatch.setattr(choosing, "obstacle_over", lambda *_: None)
-    monkeypatch.setattr(gpu_kernels, "choose_backend", lambda name, _: name)
-    monkeypatch.setattr(gpu_kernels, "WITHOUT", ())
+    monkeypatch.setattr(gpu_kernels, "require_backend", lambda *_: None)
+    monkeypatch.setattr(gpu_kernels, "ELSEWHERE", ())
     monkeypatch.setattr(gpu_kernels, "step_seconds", lambda backend, *_: backend.seconds)
     findings = Findings("kernels")
     kernels(job(findings))

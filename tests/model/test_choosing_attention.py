@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specsplit.errors import LoadError
 from specsplit.model.attention import backends
-from specsplit.model.attention.choosing import backend_over, fastest
+from specsplit.model.attention.choosing import ON_A_GPU, backend_over, fastest
 from specsplit.model.attention.interface import AttentionBackend
 from specsplit.model.attention.measuring import step_seconds
 from specsplit.model.attention.torch_attention import TorchAttention
@@ -90,6 +90,33 @@ def test_where_nothing_can_be_had_torch_has_to_be_asked_for(had: Callable[..., N
     with pytest.raises(LoadError, match=wanted):
         chosen(1.0, 2.0)
     assert backend_over("torch", KV, 4)[0] == "torch"
+
+
+@given(st.sets(st.sampled_from(sorted(backends.BACKENDS))), st.lists(st.floats(1e-6, 1.0), min_size=2, max_size=2))
+def test_on_a_gpu_torch_is_never_taken_whatever_is_there(there: set[str], took: list[float]) -> None:
+    made = {name: type(name, (TorchAttention,), {}) for name in backends.BACKENDS}
+    times: dict[type[AttentionBackend], float] = {made[name]: each for name, each in zip(ON_A_GPU, took, strict=True)}
+    kv = KVCache(Geometry.uniform(1, 2, 2, 8), 4, torch.float32, CPU)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kv, "device", torch.device("cuda"))
+        for name, backend in made.items():
+            patch.setitem(backends.BACKENDS, name, backend)
+            patch.setitem(backends.OBSTACLES, name, lambda _, name=name: None if name in there else "it is not there")
+        had = [name for name in ON_A_GPU if name in there]
+        if not had:
+            with pytest.raises(LoadError, match="no attention kernels can be had for cuda"):
+                backend_over("auto", kv, 4)
+            return
+        assert backend_over("auto", kv, 4)[0] == had[0]
+        chosen, backend = backend_over("auto", kv, 4, lambda backend: times[type(backend)])
+    assert type(backend) is made[chosen] and chosen == min(had, key=lambda name: times[made[name]])
+
+
+def test_on_a_cpu_nothing_is_measured() -> None:
+    def measured(_: AttentionBackend) -> float:
+        raise AssertionError
+
+    assert backend_over("auto", KV, 4, measured)[0] in ("native", "torch")
 
 
 GEOMETRIES = [

@@ -18,7 +18,8 @@ from transformers import DeepseekV3Config
 
 from specsplit.errors import LoadError
 from specsplit.model import CausalLM, Geometry, KVCache, PagePool, PageTable, Row, causal_mask
-from specsplit.model.attention.backends import choose_backend
+from specsplit.model.attention.backends import require_backend
+from specsplit.model.attention.choosing import backend_over
 from specsplit.model.attention.flashinfer.attention import FlashInferAttention, obstacle, uncompiled
 from specsplit.model.attention.flashinfer.forward import PagedKV
 from specsplit.model.attention.flashinfer.kinds import Kinds
@@ -361,11 +362,11 @@ def test_a_chain_is_in_order_and_a_fork_is_not() -> None:
 
 def test_without_a_gpu_auto_is_not_it_and_asking_for_it_says_what_to_do() -> None:
     kv = KVCache(Geometry.uniform(1, 2, 2, 64), 4, torch.float32, CPU)
-    assert choose_backend("auto", kv) in ("native", "torch") and choose_backend("torch", kv) == "torch"
+    assert backend_over("auto", kv, 4)[0] in ("native", "torch") and backend_over("torch", kv, 4)[0] == "torch"
     with pytest.raises(
         LoadError, match=r"needs an NVIDIA GPU, and the device is cpu; set device = cuda .* auto or torch"
     ):
-        choose_backend("flashinfer", kv)
+        require_backend("flashinfer", kv)
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from specsplit.errors import LoadError
 from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row
-from specsplit.model.attention.backends import choose_backend
+from specsplit.model.attention.backends import require_backend
+from specsplit.model.attention.choosing import backend_over
 from specsplit.model.attention.native_attention import NativeAttention
 from specsplit.model.native import library
 from specsplit.model.native.attention import LayerKernel, SeenRow, SeenRows
@@ -151,12 +152,13 @@ def test_what_it_is_not_for_is_left_to_torch_and_refused_where_it_is_asked_for(
     layer: Layer, dtype: torch.dtype, stored: torch.dtype | None, reason: str
 ) -> None:
     kv = KVCache(Geometry((Layer(2, 2, 8, 8), layer)), 4, dtype, CPU, stored)
-    assert choose_backend("auto", kv) == "torch"
+    assert backend_over("auto", kv, 4)[0] == "torch"
     with pytest.raises(
         LoadError, match=rf"attention = native cannot be had: .*{reason}.*, or take attention = auto or torch"
     ):
-        choose_backend("native", kv)
-    assert choose_backend("auto", KVCache(Geometry((Layer(2, 2, 8, 8),)), 4, torch.float32, CPU)) == "native"
+        require_backend("native", kv)
+    kept = KVCache(Geometry((Layer(2, 2, 8, 8),)), 4, torch.float32, CPU)
+    assert backend_over("auto", kept, 4)[0] == "native"
 
 
 @pytest.fixture
@@ -209,10 +211,10 @@ def test_without_a_compiler_torch_attends_and_asking_for_it_says_what_to_install
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("PATH", str(anew))
     kv = KVCache(Geometry.uniform(1, 2, 2, 8), 4, torch.float32, CPU)
-    assert choose_backend("auto", kv) == "torch"
-    assert "attention = auto does not take native: kernels in C are not there: there is no gcc" in caplog.text
+    assert backend_over("auto", kv, 4)[0] == "torch"
+    assert "attention = auto takes torch, and not native: kernels in C are not there: there is no gcc" in caplog.text
     with pytest.raises(LoadError, match=r"there is no gcc: install it .* or take attention = auto or torch"):
-        choose_backend("native", kv)
+        require_backend("native", kv)
 
 
 def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(anew: Path, monkeypatch: pytest.MonkeyPatch) -> None:

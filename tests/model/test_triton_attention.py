@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specsplit.errors import LoadError
 from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row
-from specsplit.model.attention.backends import choose_backend
+from specsplit.model.attention.backends import require_backend
 from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.attention.triton.attention import TritonAttention, unserved
 from specsplit.model.attention.triton.layout import FIELDS, Field, Shape, lay_out
@@ -237,4 +237,4 @@ def test_what_it_does_not_serve_it_says() -> None:
 def test_without_a_gpu_it_is_refused_where_it_is_asked_for() -> None:
     kv = KVCache(Geometry.uniform(1, 2, 2, 64), 4, torch.float32, CPU)
     with pytest.raises(LoadError, match=r"attention = triton cannot be had: .*they need a GPU, and the device is cpu"):
-        choose_backend("triton", kv)
+        require_backend("triton", kv)

@@ -108,7 +108,7 @@ def test_the_build_and_the_resolved_settings_are_announced(capsys: pytest.Captur
     set_up("drafter")
     announce("drafter", DrafterSettings(model=Path("models/draft")))
     (line,) = written(capsys)
-    assert (line["message"], line["model"], line["kv_tokens"]) == ("drafter starts", "models/draft", 65536)
+    assert (line["message"], line["model"], line["kv_tokens"]) == ("drafter starts", "models/draft", None)
     assert line["build"] == build()
 
 

@@ -373,11 +373,19 @@ def test_metrics_name_no_more_clients_than_a_few() -> None:
     assert refusal(CoordinatorSettings, model=TARGET, metrics_clients=f"{names},one").field == "metrics_clients"
 
 
-def test_a_share_for_kv_is_for_a_gpu_and_for_nobody_who_says_how_many_tokens() -> None:
-    assert str(refusal(VerifierSettings, model=TARGET, kv_share=0.5)).startswith(
+@pytest.mark.parametrize("cls", [VerifierSettings, DrafterSettings])
+def test_a_share_for_kv_is_for_a_gpu_and_for_nobody_who_says_how_many_tokens(
+    cls: type[VerifierSettings | DrafterSettings],
+) -> None:
+    assert str(refusal(cls, model=TARGET, kv_share=0.5)).startswith(
         "kv_share: has no effect, since device = cpu is no GPU"
     )
-    assert str(refusal(VerifierSettings, model=TARGET, kv_share=0.5, device="cuda", kv_tokens=64)).startswith(
+    assert str(refusal(cls, model=TARGET, kv_share=0.5, device="cuda", kv_tokens=64)).startswith(
         "kv_share: has no effect, since kv_tokens = 64 is set"
     )
-    assert VerifierSettings(model=TARGET, device="cuda", kv_share=0.5).kv_tokens is None
+    assert cls(model=TARGET, device="cuda", kv_share=0.5).kv_tokens is None
+
+
+def test_a_drafter_without_a_model_has_no_kv_to_share_out() -> None:
+    error = refusal(DrafterSettings, kind=DrafterKind.NGRAM, device="cuda", kv_share=0.5)
+    assert str(error).startswith("kv_share: drafter kind ngram keeps no KV; leave it out")

@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # an ngram drafter runs without torch
     from specsplit_drafter.drafts.draft_model import DraftModel
 
 _log = logging.getLogger(__name__)
+MOST_NODES = 4096
+"""Nodes of one session with KV beside its text: what a verifier takes of them unless it is told otherwise (max_nodes)."""
 _DESCENTS_AT_LOAD = 8
 """Captured before a drafter joins, so that its first sessions do not wait for them: contexts of 257 to 1,024 tokens."""
 
@@ -215,11 +217,12 @@ def _load_standalone(settings: DrafterSettings, folder: Path, mesh: TensorMesh |
     from specsplit.model import CausalLM  # noqa: PLC0415
     from specsplit.model.graphs import Buckets  # noqa: PLC0415
     from specsplit.model.lm.compiled import compile_unfused  # noqa: PLC0415
+    from specsplit.model.pages.room import kv_room  # noqa: PLC0415
     from specsplit_drafter.kinds.standalone import StandaloneModel  # noqa: PLC0415
 
     model = CausalLM.load(
         folder,
-        num_pages=settings.kv_tokens,
+        num_pages=kv_room(settings, 1, MOST_NODES),
         page_size=1,
         dtype=settings.dtype,
         device=settings.device,
@@ -249,6 +252,7 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None,
     from specsplit.model.graphs import Buckets  # noqa: PLC0415
     from specsplit.model.heads import load_head, projected  # noqa: PLC0415
     from specsplit.model.layers.regional import compile_layers  # noqa: PLC0415
+    from specsplit.model.pages.room import kv_room  # noqa: PLC0415
     from specsplit_drafter.kinds.heads import HeadModel  # noqa: PLC0415
 
     target = settings.target
@@ -270,7 +274,8 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None,
     need = _fit_out(head, settings)
     if settings.feature_projection:
         need = projected(need, folder)
-    model = HeadModel(head, settings.kv_tokens, need, settings.attention, settings.kv_cache_dtype)
+    slots = kv_room(settings, 1, MOST_NODES)
+    model = HeadModel(head, slots, need, settings.attention, settings.kv_cache_dtype)
     if settings.compile == "regional":
         compile_layers(head.layers)
     if _captures(settings):
@@ -280,6 +285,7 @@ def _load_head(settings: DrafterSettings, folder: Path, mesh: TensorMesh | None,
 
 def _with_blocks(settings: DrafterSettings, folder: Path) -> Proposer:
     from specsplit.model.heads import load_block_head  # noqa: PLC0415
+    from specsplit.model.pages.room import kv_room  # noqa: PLC0415
     from specsplit_drafter.kinds.block_model import BlockModel  # noqa: PLC0415
     from specsplit_drafter.kinds.block_proposer import BlockProposer  # noqa: PLC0415
 
@@ -299,7 +305,7 @@ def _with_blocks(settings: DrafterSettings, folder: Path) -> Proposer:
         max_context=settings.max_context,
     )
     need = _fit_out(head, settings)
-    model = BlockModel(head, settings.kv_tokens, need, settings.attention, settings.kv_cache_dtype)
+    model = BlockModel(head, kv_room(settings, 1), need, settings.attention, settings.kv_cache_dtype)
     return BlockProposer(model, settings.children, grammars=_grammars(settings, head.shape.vocabulary.size))
 
 

@@ -63,7 +63,8 @@ class Updates:
         from specsplit.model.lm.revision import require_same_config  # noqa: PLC0415 (it takes torch)
 
         require_same_config(self._facts, _config(folder))
-        alone = {"model": folder, "kv_tokens": min(self._settings.kv_tokens, _TRIED_TOKENS), "cuda_graphs": "off"}
+        tokens = min(self._settings.kv_tokens or _TRIED_TOKENS, _TRIED_TOKENS)
+        alone = {"model": folder, "kv_tokens": tokens, "cuda_graphs": "off"}
         served = engine.weights
         other = self._load(self._settings.model_copy(update={**alone, "compile": "off"})).weights
         if served is None or other is None:

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from specsplit.features import FeatureFormat, FeatureNeed
 from specsplit.model.heads import BlockHead, BlockRows, BlockRunner
+from specsplit.model.pages.kv import STORED
 from specsplit.model.pages.pool import PagePool
+from specsplit.model.pages.room import MemoryShare, kv_bytes, room_of
 from specsplit.model.pages.tables import Slots
 from specsplit.model.tensors.transfer import on_device
 from specsplit.tree import Ints
@@ -31,22 +33,28 @@ class BlockModel:
     def __init__(
         self,
         head: BlockHead,
-        num_slots: int,
+        num_slots: int | MemoryShare,
         need: FeatureNeed | None = None,
         attention: str = "auto",
         kv_cache_dtype: str = "auto",
     ) -> None:
-        """num_slots: for features of committed tokens. need: the head's own, perhaps with another format."""
+        """num_slots: for features of committed tokens, or the share of the device's memory that all slots take.
+
+        need: the head's own, perhaps with another format. Raises LoadError for too little room.
+        """
         need = need or head.shape.need
         self.head: Final = head
         self.info: Final = replace(head.shape.info, features=need)
         self.blocks_at_once: Final = max(1, SCRATCH // head.said.size)
         scratch = self.blocks_at_once * head.said.size
-        self._runner: Final = BlockRunner(head, num_slots + scratch, attention, kv_cache_dtype)
+        slots = scratch + _slots(head, num_slots, scratch, kv_cache_dtype)
+        self._runner: Final = BlockRunner(head, slots, attention, kv_cache_dtype)
         self.scratch: Final[Slots] = self.pool.allocate(scratch)
         """The slots of `blocks_at_once` blocks."""
         width = need.layout(need.hidden_size, FeatureFormat.FLOAT32).width
         self._no_features: Final = torch.empty(0, width, dtype=head.dtype)
+        if isinstance(num_slots, MemoryShare):
+            num_slots.tell(slots - scratch, self._runner.kv.nbytes, head.device)
 
     @property
     def pool(self) -> PagePool:
@@ -91,6 +99,22 @@ class BlockModel:
     def draft(self, blocks: Sequence[BlockRows]) -> Tensor:
         """Run blocks of some sessions, `blocks_at_once` at most -> hidden [n, size, W]."""
         return self._runner.draft(blocks)
+
+
+def _slots(head: BlockHead, num_slots: int | MemoryShare, scratch: int, kv_cache_dtype: str) -> int:
+    """Slots of committed tokens, beside so many of blocks. Raises LoadError."""
+    room = room_of(
+        num_slots,
+        head.device,
+        lambda numbers: [numbers],  # no ranks share it
+        weight_bytes=sum(each.nbytes for each in head.parameters()),
+        max_context=head.shape.max_context,
+    )
+    if isinstance(room, int):
+        return room
+    itemsize = (STORED[kv_cache_dtype] or head.dtype).itemsize
+    blocks = kv_bytes(head.geometry, scratch, 1, itemsize, None)
+    return replace(room, nbytes=max(0, room.nbytes - blocks)).pages(head.geometry, 1, itemsize)
 
 
 class DraftedBlocks:

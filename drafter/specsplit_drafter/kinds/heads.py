@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from typing import Final
 
 import torch
@@ -33,6 +34,9 @@ from specsplit.features import FeatureFormat, FeatureNeed
 from specsplit.model.graphs import Buckets
 from specsplit.model.heads import Head, HeadRunner
 from specsplit.model.pages.device_batch import DeviceBatch
+from specsplit.model.pages.geometry import Geometry
+from specsplit.model.pages.kv import STORED
+from specsplit.model.pages.room import MemoryShare, room_of
 from specsplit.model.tensors.transfer import on_device
 from specsplit.records import GraphStatistics
 from specsplit_drafter.drafts.draft_model import ExpansionInput
@@ -45,12 +49,17 @@ class HeadModel:
     def __init__(
         self,
         head: Head,
-        num_slots: int,
+        num_slots: int | MemoryShare,
         need: FeatureNeed | None = None,
         attention: str = "auto",
         kv_cache_dtype: str = "auto",
     ) -> None:
-        """need: the head's own, perhaps with another format, or with a projection: then features come projected."""
+        """`num_slots`: or the share of the device's memory that those of all steps take; all ranks come to the same.
+
+        need: the head's own, perhaps with another format, or with a projection: then features come projected.
+
+        Raises LoadError for too little room, and RankLost.
+        """
         shape = head.shape
         need = need or shape.need
         self.info: Final = replace(shape.info, features=need)
@@ -58,12 +67,13 @@ class HeadModel:
         self.device: Final = head.device
         self.recurrent: Final = shape.recurrent
         self.feature_dtype: Final = head.dtype
+        sources = 1 if shape.recurrent else shape.num_steps - 1  # nobody reads the last step's states
+        slots = _slots(head, sources, num_slots, kv_cache_dtype)
         self.runners: Final = [
-            HeadRunner(head, step, num_slots, attention, kv_cache_dtype) for step in range(shape.num_steps)
+            HeadRunner(head, step, slots, attention, kv_cache_dtype) for step in range(shape.num_steps)
         ]
         self.pools: Final = [runner.pool for runner in self.runners]
         self.blocks: Final = head.blocks
-        sources = 1 if shape.recurrent else shape.num_steps - 1  # nobody reads the last step's states
         self.states: Final = [
             torch.zeros(self.runners[0].kv.num_slots, shape.state_width, dtype=head.dtype, device=head.device)
             for _ in range(sources)
@@ -73,6 +83,9 @@ class HeadModel:
         self._no_features = torch.empty(0, width, dtype=head.dtype)
         self._projected = bool(need.projection)
         self._head = head
+        if isinstance(num_slots, MemoryShare):
+            kept = (*(runner.kv for runner in self.runners), *self.states)
+            num_slots.tell(slots, sum(each.nbytes for each in kept), head.device)
 
     @property
     def graph_statistics(self) -> GraphStatistics:
@@ -120,3 +133,19 @@ class HeadModel:
             source = self.states[0 if self.recurrent else step - 1]
             parts.append(source.index_select(0, on_device(work.source_slots, self._head.device)))
         return torch.cat(parts)
+
+
+def _slots(head: Head, sources: int, num_slots: int | MemoryShare, kv_cache_dtype: str) -> int:
+    """Slots of each step, whose KV and states (of `sources` steps) lie beside one another. Waits for other ranks. Raises as `HeadModel`."""
+    room = room_of(
+        num_slots,
+        head.device,
+        head.assemble,
+        weight_bytes=sum(each.nbytes for each in head.parameters()),
+        max_context=head.shape.max_context,
+    )
+    if isinstance(room, int):
+        return room
+    layers = Geometry(tuple(chain.from_iterable(step.layers for step in head.geometries)))
+    states = sources * head.shape.state_width * head.dtype.itemsize
+    return room.pages(layers, 1, (STORED[kv_cache_dtype] or head.dtype).itemsize, beside=states)

@@ -2,5 +2,5 @@
 none serves.
 
 It may import `pages`, `native` and `tensors`.
-Others use `AttentionBackend`, what one is; `choose_backend`, which one a model gets; `support`, what is refused.
+Others use `AttentionBackend`, what one is; `backend_over`, which one a model gets; `support`, what is refused.
 """

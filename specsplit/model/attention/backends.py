@@ -1,8 +1,7 @@
-"""Ways to attend, by name, and which of them a model gets."""
+"""Ways to attend, by name, and what is in the way of each. Which of them a model gets: see `choosing`."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -16,15 +15,13 @@ from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.attention.triton import attention as triton
 from specsplit.model.pages.kv import KVCache
 
-_log = logging.getLogger(__name__)
-
 BACKENDS: Final[dict[str, BackendFactory]] = {
     "torch": TorchAttention,
     "native": native_attention.NativeAttention,
     "flashinfer": flashinfer.FlashInferAttention,
     "triton": triton.TritonAttention,
 }
-"""By name. `auto` is native or torch on a CPU, and on a GPU the faster of flashinfer and triton: see `choosing`."""
+"""By name."""
 _OBSTACLES_ON: Final[dict[str, Callable[[torch.device], str | None]]] = {
     "native": native_attention.obstacle_on,
     "flashinfer": flashinfer.obstacle,
@@ -51,18 +48,10 @@ def obstacle_over(name: str, kv: KVCache) -> str | None:
     return OBSTACLES[name](kv) if name in OBSTACLES else None
 
 
-def choose_backend(name: str, kv: KVCache) -> str:
-    """The name of the backend that attends over `kv`. Raises LoadError as `check_backend` does, or if this KV is not for it."""
+def require_backend(name: str, kv: KVCache) -> None:
+    """Raise LoadError as `check_backend` does, or if a backend cannot attend over `kv`."""
     check_backend(name, kv.device)
-    if name in OBSTACLES:
-        _refuse(name, OBSTACLES[name](kv))
-    if name != "auto":
-        return name
-    for other in OBSTACLES:
-        if (why := obstacle_over(other, kv)) is None:
-            return other
-        _log.debug("attention = auto does not take %s: %s", other, why)
-    return "torch"
+    _refuse(name, obstacle_over(name, kv))
 
 
 def _refuse(name: str, problem: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Which backend attends where nobody says it: on a GPU the fastest of those that can be set up there."""
+"""Which backend attends where nobody says it: on a GPU the faster of those with kernels for it, on a CPU kernels in C or torch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import torch
+
 from specsplit.errors import LoadError
-from specsplit.model.attention.backends import BACKENDS, choose_backend, obstacle_over
+from specsplit.model.attention.backends import BACKENDS, obstacle_over, require_backend
 from specsplit.model.attention.flashinfer.workspace import WORKSPACES
 from specsplit.model.attention.interface import AttentionBackend
 from specsplit.model.pages.kv import KVCache
@@ -15,6 +17,7 @@ from specsplit.model.pages.kv import KVCache
 _log = logging.getLogger(__name__)
 
 ON_A_GPU: Final = ("flashinfer", "triton")
+ELSEWHERE: Final = ("native", "torch")
 """The one that is taken where they are not compared comes first."""
 Seconds = Callable[[AttentionBackend], float | None]
 """How long a backend takes for a step; None: that cannot be measured."""
@@ -27,16 +30,24 @@ def backend_over(
 
     `seconds`: by which those that can be had on a GPU are compared; None: the first is taken, as where ranks are to choose alike.
 
-    Raises LoadError as `choose_backend` does, for one that cannot be set up, and on a GPU for which there is none but torch.
+    Raises LoadError as `require_backend` does, for one that cannot be set up, and on a GPU for which there is none but torch.
     """
-    if name == "auto" and kv.device.type == "cuda":
-        return fastest(kv, page_size, ON_A_GPU, seconds)
-    chosen = choose_backend(name, kv)
-    return chosen, BACKENDS[chosen](kv, page_size)
+    if name == "auto":
+        return fastest(kv, page_size, candidates(kv.device), seconds if kv.device.type == "cuda" else None)
+    require_backend(name, kv)
+    return name, BACKENDS[name](kv, page_size)
+
+
+def candidates(device: torch.device) -> Sequence[str]:
+    """What `auto` may take on a device. torch is none of a GPU's: it is many times slower there than kernels, and has to be asked for."""
+    return ON_A_GPU if device.type == "cuda" else ELSEWHERE
 
 
 def fastest(kv: KVCache, page_size: int, names: Sequence[str], seconds: Seconds | None) -> tuple[str, AttentionBackend]:
-    """Set up what can be had of these, and take the one that takes the least time. Raises LoadError if nothing can be had."""
+    """Set up what can be had of these, and take the one that takes the least time. Raises LoadError if nothing can be had.
+
+    `seconds`: None: the first that can be had is taken.
+    """
     made, missing = dict[str, AttentionBackend](), dict[str, str]()
     for name in names:
         why = obstacle_over(name, kv)
@@ -47,14 +58,17 @@ def fastest(kv: KVCache, page_size: int, names: Sequence[str], seconds: Seconds 
                 why = str(error)
         if why is not None:
             missing[name] = why
+        elif seconds is None:
+            break
     if not made:
         whys = "; ".join(f"{name}: {why}" for name, why in missing.items())
         raise LoadError(
             f"no attention kernels can be had for {kv.device}: {whys}; attention = torch does without, and is many times slower"
         )
     chosen = _least(made, seconds) if len(made) > 1 and seconds is not None else next(iter(made))
+    level = logging.DEBUG if chosen in ELSEWHERE else logging.WARNING  # torch will do on a CPU
     for name, why in missing.items():
-        _log.warning("attention = auto takes %s, and not %s: %s", chosen, name, why)
+        _log.log(level, "attention = auto takes %s, and not %s: %s", chosen, name, why)
     if chosen != "flashinfer":
         WORKSPACES.forget(kv.device)
     return chosen, made[chosen]

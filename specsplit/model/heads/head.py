@@ -18,6 +18,7 @@ from specsplit.model.heads.target import TargetEmbeddings
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh
 from specsplit.model.layers.shards import shard_layers
 from specsplit.model.pages.geometry import Geometry
+from specsplit.ranks.mesh import Numbers
 
 
 class Head(HeadModule, ABC):
@@ -47,12 +48,21 @@ class Head(HeadModule, ABC):
 
     def _try(self) -> None:
         """A rank that shares its MLPs with others is not tried, since all ranks run together."""
-        for step in range(0 if self.blocks else self.shape.num_steps):
+        for step in range(self.shape.num_steps if self.alone else 0):
             self._observed(step)
 
     def shard(self, mesh: TensorMesh) -> None:
         """Keep only this rank's part of every step's MLP. Raises LoadError for one that cannot be cut."""
         self.blocks = [shard_layers(self, self.layers_of(step), mesh) for step in range(self.shape.num_steps)]
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other ranks share it."""
+        return not self.blocks
+
+    def assemble(self, numbers: Sequence[int] = ()) -> tuple[Numbers, ...]:
+        """Wait until the other ranks have come so far in loading theirs -> everybody's numbers, by rank. Raises RankLost."""
+        return (tuple(numbers),) if self.alone else self.blocks[0].assemble(numbers)
 
     @property
     def geometry(self) -> Geometry:

@@ -32,7 +32,8 @@ class HeadRunner(ModelRunner):
     ) -> None:
         if not 0 <= step < head.shape.num_steps:
             raise ValueError(f"step is {step}, expected 0..{head.shape.num_steps - 1}")
-        super().__init__(head.geometries[step], num_slots, 1, head.dtype, head.device, backend, kv_cache_dtype)
+        geometry = head.geometries[step]
+        super().__init__(geometry, num_slots, 1, head.dtype, head.device, backend, kv_cache_dtype, alone=head.alone)
         self.head: Final = head
         self.step: Final = step
         self._states = self._empty(head.shape.state_width)

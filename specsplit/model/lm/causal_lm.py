@@ -45,7 +45,7 @@ from specsplit.model.lm.runner import ModelRunner
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.input_batch import InputBatch
-from specsplit.model.pages.room import MemoryShare, Room
+from specsplit.model.pages.room import MemoryShare, Room, room_of
 from specsplit.model.pages.windows import WindowTokens
 from specsplit.model.tensors.given_back import give_back
 from specsplit.ranks.demand import EAGER, Demand
@@ -327,14 +327,14 @@ class CausalLM(ModelRunner):
 
     def _room(self, num_pages: int | MemoryShare) -> int | Room:
         """The pages of the KV, or the least memory that any rank or process has for them. Waits for all of those. Raises RankLost."""
-        if isinstance(num_pages, int):
-            self.blocks.assemble([0])
-            return num_pages
-        states = 0 if self.states is None else self.states.session_bytes
-        weights = sum(each.nbytes for each in self.model.parameters())
-        own = num_pages.room(self.model.device, weights, states)
-        least = min(nbytes for (nbytes,) in self.blocks.assemble([own]))
-        return Room(least, num_pages.sessions * self.info.max_context)
+        return room_of(
+            num_pages,
+            self.model.device,
+            self.blocks.assemble,
+            weight_bytes=sum(each.nbytes for each in self.model.parameters()),
+            max_context=self.info.max_context,
+            state_bytes=0 if self.states is None else self.states.session_bytes,
+        )
 
     @property
     def hidden_size(self) -> int:

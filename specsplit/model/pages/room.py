@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import ClassVar, Final, Protocol
 
 import torch
 
@@ -19,6 +20,8 @@ _log = logging.getLogger(__name__)
 
 _LEAST_TOKENS: Final = 256
 GIB: Final = 1 << 30
+Assemble = Callable[[Sequence[int]], Sequence[Sequence[int]]]
+"""Gives everybody's numbers, by rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class MemoryShare:
     """How often the weights are held at once, at most."""
     free: Callable[[torch.device], int] = free_bytes
     """Bytes that are free of a device."""
+    drafts: int = 0
+    """Drafted tokens that a session keeps beside its text, at most."""
 
     def room(self, device: torch.device, weight_bytes: int, state_bytes: int) -> int:
         """Bytes for KV, beside what has still to come: `state_bytes` of recurrent layers for each session, and other weights."""
@@ -42,7 +47,7 @@ class MemoryShare:
         """Say in the log what KV has got of a device."""
         _log.info(
             "KV has room for %d tokens, %.2f GiB, since kv_tokens is not set (kv_share = %g); %.2f GiB of %s are left for CUDA graphs and "
-            "what steps compute",
+            "what forwards compute",
             *(tokens, nbytes / GIB, self.share, self.free(device) / GIB, device),
         )
 
@@ -55,20 +60,78 @@ class Room:
     most_tokens: int
     """Tokens beyond which more room has no use."""
 
-    def pages(self, geometry: Geometry, page_size: int, itemsize: int, window_tokens: WindowTokens | None) -> int:
-        """Pages that there is room for, window pages beside them counted. Raises LoadError if these are too few to serve anything."""
+    def pages(
+        self,
+        geometry: Geometry,
+        page_size: int,
+        itemsize: int,
+        window_tokens: WindowTokens | None = None,
+        beside: int = 0,
+    ) -> int:
+        """Pages that there is room for, window pages beside them counted, and `beside` bytes that are kept of a token with its KV.
+
+        Raises LoadError if these are too few to serve anything.
+        """
         most = -(-self.most_tokens // page_size)
-        sizes = range(most + 1)
-        found = (
-            bisect_right(sizes, self.nbytes, key=lambda n: kv_bytes(geometry, n, page_size, itemsize, window_tokens))
-            - 1
-        )
+
+        def nbytes(pages: int) -> int:
+            kept = kv_bytes(geometry, pages, page_size, itemsize, window_tokens)
+            return kept + beside * (pages + 1) * page_size
+
+        found = bisect_right(range(most + 1), self.nbytes, key=nbytes) - 1
         if found * page_size < min(_LEAST_TOKENS, self.most_tokens):
             raise LoadError(
                 f"kv_share leaves {self.nbytes / GIB:.2f} GiB of the device for KV, which hold {max(0, found) * page_size} tokens, "
                 f"expected {_LEAST_TOKENS} at least: stop what else has memory there, raise kv_share, or set kv_tokens"
             )
         return found
+
+
+class RoomSettings(Protocol):
+    """What the settings of a verifier and those of a drafter say of the room for KV."""
+
+    host_kv_tokens: ClassVar[int]
+    device_kv_share: ClassVar[float]
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def kv_tokens(self) -> int | None: ...
+    @property
+    def kv_share(self) -> float | None: ...
+    @property
+    def max_sessions(self) -> int: ...
+    @property
+    def weights_dir(self) -> Path | None: ...
+
+
+def kv_room(settings: RoomSettings, page_size: int, drafts: int = 0) -> int | MemoryShare:
+    """Pages of KV that a service is told to have, or the share of its GPU's memory that they take. `drafts`: as in `MemoryShare`."""
+    if settings.kv_tokens is None and torch.device(settings.device).type == "cuda":
+        weights = 1 if settings.weights_dir is None else 2  # other weights are read beside those that are served
+        return MemoryShare(settings.kv_share or settings.device_kv_share, settings.max_sessions, weights, drafts=drafts)
+    return (settings.kv_tokens or settings.host_kv_tokens) // page_size
+
+
+def room_of(
+    num_pages: int | MemoryShare,
+    device: torch.device,
+    assemble: Assemble,
+    *,
+    weight_bytes: int,
+    max_context: int,
+    state_bytes: int = 0,
+) -> int | Room:
+    """The pages of a model's KV, or the least memory that any rank or process has for them.
+
+    Waits for all of those, by `assemble`. Raises what that does.
+    """
+    if isinstance(num_pages, int):
+        assemble([0])
+        return num_pages
+    own = num_pages.room(device, weight_bytes, state_bytes)
+    least = min(nbytes for (nbytes,) in assemble([own]))
+    return Room(least, num_pages.sessions * (max_context + num_pages.drafts))
 
 
 def kv_bytes(

@@ -22,7 +22,7 @@ from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.lm.compiled import compile_unfused
 from specsplit.model.lm.paced import CostCurve, Paced
 from specsplit.model.lm.revision import Revision, check_config
-from specsplit.model.pages.room import MemoryShare
+from specsplit.model.pages.room import MemoryShare, kv_room
 from specsplit.model.ranks.mesh import TorchMesh
 from specsplit.model.ranks.tensor_group import TensorGroup
 from specsplit.model.tensors.device import check_device
@@ -52,7 +52,6 @@ from specsplit_verifier.policy.adaptive.choice import controller_for
 from specsplit_verifier.report.reporter import Reporter
 from specsplit_verifier.report.telemetry import Telemetry
 from specsplit_verifier.target.extraction import Extractor, Projection
-from specsplit_verifier.target.kv_room import kv_room
 from specsplit_verifier.target.runner import TargetRunner, profile
 from specsplit_verifier.target.split import blaming, captured_layers, load_part, meet, run_follower
 from specsplit_verifier.target.states_room import make_room
@@ -91,7 +90,7 @@ def _leading(settings: VerifierSettings, clock: Clock, group: TensorGroup) -> Ta
 
 
 def _loaded(settings: VerifierSettings, clock: Clock, mesh: TorchMesh | None, *, lazily: bool = False) -> TargetRunner:
-    target = _read(settings, settings.model, kv_room(settings), mesh, settings.adapters_dir)
+    target = _read(settings, settings.model, kv_room(settings, settings.page_size), mesh, settings.adapters_dir)
     if settings.compile == "regional":
         target.compile_layers()
     elif settings.compiles_the_rest:

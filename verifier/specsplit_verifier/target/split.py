@@ -19,13 +19,13 @@ from specsplit.model.graphs import Buckets
 from specsplit.model.heads.config import usual_layers
 from specsplit.model.lm.causal_lm import CausalLM
 from specsplit.model.lm.split_lm import SplitLM, follow
+from specsplit.model.pages.room import kv_room
 from specsplit.model.ranks.split import weight_bytes
 from specsplit.model.ranks.tensor_group import TensorGroup
 from specsplit.model.tensors.device import check_device
 from specsplit.observe import announce, fields, set_up
 from specsplit.ranks.environment import RankEnvironment
 from specsplit.settings import VerifierSettings
-from specsplit_verifier.target.kv_room import kv_room
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def load_part(settings: VerifierSettings, group: TensorGroup) -> SplitLM:
         settings.model,
         mesh=group,
         split=group.processes,
-        num_pages=kv_room(settings),
+        num_pages=kv_room(settings, settings.page_size),
         page_size=settings.page_size,
         dtype=settings.dtype,
         device=settings.device,
