@@ -52,6 +52,10 @@ class DraftCounters(Counters):
     """Sessions that were given another drafter, for want of their own."""
     hand_overs: int = 0
     """Sessions that went on with another drafter because the coordinator wanted it."""
+    lookups: int = 0
+    """Steps of sessions that were looked up for beside their drafter."""
+    lookup_rests: int = 0
+    """Steps of sessions in which lookup beside their drafter rested."""
     round_trips_s: list[float] = field(default_factory=list[float])
     """From a commit to the first grow made after it, of every one that came."""
 

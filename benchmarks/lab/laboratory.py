@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from benchmarks.lab.clock import PricedClock
 from benchmarks.lab.cores import Cores
 from benchmarks.lab.drafter import Drafter
 from benchmarks.lab.events import Timeline
@@ -84,9 +85,12 @@ class Laboratory:
             lookup_beside=scenario.lookup,
         )
         planner = planner_of(scenario, settings, self._texts)
-        core = core_of(target.info, target.pool, target.recipe, settings, clock, planner, host=scenario.hosts[0])
-        cores = self._cores()
-        return Verifier(self.timeline, core, target, scenario.step, cores, self._tell, self.ledger.steps.append)
+        lookups, own_host = PricedClock(0.5e-6 * scenario.beside_us), scenario.hosts[0]
+        core = core_of(
+            target.info, target.pool, target.recipe, settings, clock, planner, host=own_host, lookup_clock=lookups
+        )
+        cores, observe = self._cores(), self.ledger.steps.append
+        return Verifier(self.timeline, core, target, scenario.step, cores, lookups, self._tell, observe)
 
     def _cores(self) -> Cores:
         """Make the cores of one verifier, which drafters share or do not."""

@@ -79,6 +79,9 @@ class Scenario:
     """False if drafters are not told that they share cores."""
     lookup: bool = False
     """True if verifiers look up, beside drafters too."""
+    beside_us: float = 0.0
+    """Time that the host takes, beside the forward, for a session in a step that is looked up for beside its drafter: half of it to merge,
+    each time that this is done, and half when the step is over."""
     rest_trials: bool = False
     """goodput: True if drafters are told to rest while more tokens a second are committed without them."""
 

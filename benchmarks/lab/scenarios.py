@@ -67,11 +67,12 @@ def _beside(name: str, step: StepCurve, head: ExpansionCurve) -> list[Scenario]:
     alone = Scenario(name, (), policy=Policy.GOODPUT, step=step, requests=8)
     looking = replace(alone, lookup=True, step=replace(step, per_tree_us=LOOKUP_US))
     drafter = (replace(EAGLE3, cost=head),)
+    both = replace(alone, lookup=True, drafters=drafter, beside_us=LOOKUP_US)
     return [
         replace(way, name=f"{name}, {text}", temperature=temperature, prompt=prompt, said=said)
         for text, prompt, said in (("held out", 64, 1), ("said eight times", 192, 8))
         for temperature in (0.0, 0.8, 1.0)
-        for way in (alone, looking, replace(alone, drafters=drafter), replace(looking, drafters=drafter))
+        for way in (alone, looking, replace(alone, drafters=drafter), both)
     ]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from benchmarks.lab.clock import PricedClock
 from benchmarks.lab.cores import Cores
 from benchmarks.lab.cost import StepCurve
 from benchmarks.lab.events import Timeline
@@ -39,15 +40,17 @@ class Verifier:
         target: Target,
         curve: StepCurve,
         cores: Cores,
+        lookups: PricedClock,
         tell: Callable[[int, Output], None],
         observe: Callable[[StepResult], None],
     ) -> None:
-        """`tell` hears what sessions get, `observe` what every step was."""
+        """`lookups`: measures lookup beside drafters. `tell` hears what sessions get, `observe` what every step was."""
         self._timeline = timeline
         self._core = core
         self._target = target
         self._curve = curve
         self._cores = cores
+        self._lookups = lookups
         self._tell = tell
         self._observe = observe
         self.wires: dict[str, Wire] = {}
@@ -98,7 +101,7 @@ class Verifier:
 
     def _run(self, step: StepInput) -> None:
         self._in_flight = True
-        seconds = self._curve.of(step)
+        seconds = self._curve.of(step) + self._lookups.take()
         output, began = replace(self._target.run(step), cold=False), self._timeline.clock.now()
         self._cores.step(seconds, lambda: self._ran(step, output, began, seconds))
 

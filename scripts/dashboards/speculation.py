@@ -236,6 +236,16 @@ def _made() -> list[Panel]:
             ],
         ),
         chart(
+            "Lookup beside drafters, at work and at rest",
+            table.LOOKUP_BESIDE,
+            "lookup",
+            says="Share of the steps of sessions that a drafter serves, verifiers added up, that were looked up for too, or in which that "
+            "rested since it brought less than it takes. Nothing where `lookup_beside` is off.",
+            unit="percentunit",
+            stacked=True,
+            width=24,
+        ),
+        chart(
             "Drafters at work and at rest",
             table.ARM_TIME,
             "arm",

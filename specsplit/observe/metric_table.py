@@ -20,6 +20,7 @@ DEEPEST = 8
 KIND = Label("kind", tuple(kind.value for kind in DrafterKind))
 CAUSE_OF_MISS = Label("cause", tuple(cause.value for cause in Miss))
 ARM = Label("arm", tuple(arm.value for arm in Arm))
+LOOKUP_STATE = Label("lookup", (Arm.WORK.value, Arm.REST.value))
 CAUSE_OF_WASTE = Label("cause", ("rejected", "unverified", "late"))
 REASON_OF_EAGER = Label("reason", tuple(reason.value for reason in Eager))
 DEPTH = Label("depth", (*(str(depth) for depth in range(1, DEEPEST)), f"{DEEPEST}+"))
@@ -299,6 +300,14 @@ HOST_TIME = Metric(
     _VERIFIER,
     "What is left of a step's time: events, scheduling, batching, picking, committing, handing out.",
     buckets=_STEP_SECONDS,
+)
+LOOKUP_BESIDE = Metric(
+    "specsplit_lookup_beside_steps",
+    Kind.COUNTER,
+    _VERIFIER,
+    "Steps of sessions that have a drafter, with `lookup_beside`. work: they were looked up for too; rest: they were not, since what was "
+    "looked up lately brought less than the time that it took. Steps that had no use for drafts are neither.",
+    (LOOKUP_STATE,),
 )
 ARM_TIME = Metric(
     "specsplit_arm_seconds",

@@ -71,8 +71,8 @@ class VerifierSettings(EngineSettings, AnswerSettings):
     """Sessions that no drafter serves are drafted for by the verifier itself, by lookup in their texts and in recent outputs of the same
     client, as an ngram drafter does it; those whose requests ask for no drafter are not."""
     lookup_beside: bool = False
-    """With lookup: sessions that a drafter serves are drafted for by lookup too, and a step takes the best nodes of both. An ngram drafter
-    gains nothing by it."""
+    """With lookup: sessions that a drafter serves are drafted for by lookup too, and a step takes the best nodes of both, while what is
+    looked up brings more than the time that it takes. An ngram drafter gains nothing by it."""
     profile_dir: Path | None = None
     """Folder for the profiles of torch's profiler that operators start and stop (StartProfile of the engine protocol). Unset: none are."""
     weights_dir: Path | None = None

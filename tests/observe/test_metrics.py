@@ -351,6 +351,14 @@ def test_the_time_of_steps_is_counted_by_what_drafters_do_where_that_is_tried() 
     assert found == {("work",): 7.0, ("rest",): 5.25, ("work_tried",): 3.5, ("rest_tried",): 1.75}
 
 
+def test_steps_are_counted_by_whether_lookup_beside_the_drafter_worked_in_them() -> None:
+    metrics = VerifierMetrics(on=True)
+    metrics.step(Record(drafts=DraftCounters(lookups=3, lookup_rests=1)))
+    metrics.step(Record(drafts=DraftCounters(lookup_rests=4)))
+    found = values(scrape(metrics), "specsplit_lookup_beside_steps_total")
+    assert found == {("work",): 3.0, ("rest",): 5.0}
+
+
 def test_turns_of_a_drafters_rank_worked_through_by_hand() -> None:
     metrics = DrafterMetrics(DrafterKind.MULTI_LAYER_EAGLE, on=True)
     metrics.turn(TurnCosts(2, [40, 0, 20, 0], woke_s=0.003), idle=False)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.client import make_request
+from specsplit.clock import ManualClock
 from specsplit.sessions import DecodeRequest
 from specsplit.speculation import Draft, Grow, Mirror, Original
 from specsplit.text.tokenizer import Tokenizer
@@ -32,8 +33,8 @@ from specsplit_verifier.records.step import Accepted, TreeView
 from specsplit_verifier.sessions.draft_session import DraftSession
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
 from specsplit_verifier.sessions.forced import EDGE, FIRST_ID, forced_first, forced_last, with_unknown
-from specsplit_verifier.sessions.joint_calibration import JointCalibration
-from specsplit_verifier.sessions.lookup_beside import LookupBeside
+from specsplit_verifier.sessions.lookup_beside import LookupBeside, Together
+from specsplit_verifier.sessions.lookup_standing import LookupPrice
 from specsplit_verifier.sessions.lookup_tree import LookupTexts, LookupTree
 from specsplit_verifier.sessions.tree_limits import TreeLimits
 from specsplit_verifier.sessions.wait_policy import WaitPolicy
@@ -113,7 +114,7 @@ def test_mirror_and_original_agree_whatever_was_forced(data: st.DataObject) -> N
     original = Original(1, 0, 0, 64)
     texts = LookupTexts(Vocabulary(TOKENS))
     tree = LookupTree(texts, texts.text([0], 1, b""), DrafterRecord())
-    beside = LookupBeside(tree, JointCalibration()) if data.draw(st.booleans()) else None
+    beside = LookupBeside(tree, Together(), LookupPrice(ManualClock())) if data.draw(st.booleans()) else None
     session = DraftSession("d", Mirror(1, 0, 0, 64, TOKENS), WaitPolicy(), beside=beside)
     late: list[Grow] = []
 

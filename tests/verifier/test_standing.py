@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specsplit_verifier.policy.acceptance import IDLE, PROBE, PROBED, RESTS, Acceptance, SessionAcceptance, Standing
+from specsplit_verifier.policy.acceptance import IDLE, PROBED, Acceptance, SessionAcceptance, Standing
+from specsplit_verifier.sessions.rests import PROBE, RESTS
 
 
 def standing() -> Standing:

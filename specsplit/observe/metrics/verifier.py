@@ -85,6 +85,7 @@ class _Meanwhile:
     def __init__(self, made: Instruments) -> None:
         self._round_trip = made.histogram(table.ROUND_TRIP)
         self._wasted = [made.counter(table.WASTED_NODES, cause) for cause in ("unverified", "late")]
+        self._lookups = [made.counter(table.LOOKUP_BESIDE, arm.value) for arm in (Arm.WORK, Arm.REST)]
         self._failovers = made.counter(table.FAILOVERS)
         self._hand_overs = made.counter(table.HAND_OVERS)
         self._preemptions = made.counter(table.PREEMPTIONS)
@@ -93,6 +94,8 @@ class _Meanwhile:
         """Count what a step tells of it."""
         for counter, nodes in zip(self._wasted, (step.drafts.unverified_nodes, step.drafts.late_nodes), strict=True):
             counter.add(nodes)
+        for counter, steps in zip(self._lookups, (step.drafts.lookups, step.drafts.lookup_rests), strict=True):
+            counter.add(steps)
         self._failovers.add(step.drafts.failovers)
         self._hand_overs.add(step.drafts.hand_overs)
         self._preemptions.add(step.kv.preemptions)

@@ -86,14 +86,17 @@ class DrafterPool:
             session.plan = plan
             self._tell(session, *session.drafter.replan(plan, now))
 
-    def commit(self, made: Iterable[tuple[Session, Reroot]], step_us: int, floor: float = 0.0) -> None:
+    def commit(
+        self, made: Iterable[tuple[Session, Reroot]], step_us: int, floor: float = 0.0, rate: float = 0.0
+    ) -> None:
         """Send the commits of a step to the drafters. step_us: expected microseconds until the next step; 0: unknown.
 
         floor: survival below which the step had no use for a node; 0: it takes what it can get.
+        rate: tokens that are committed per second lately; 0: unknown.
         Drafters that were told to rest get theirs later.
         """
         self._step_us = step_us
-        self._lookup.floor = floor
+        self._lookup.floor, self._lookup.price.rate = floor, rate
         for session, reroot in made:
             for made_commit in reroot.commits:
                 number, deepest, tokens = made_commit.number, made_commit.deepest, made_commit.tokens

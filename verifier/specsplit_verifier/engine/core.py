@@ -262,7 +262,7 @@ class EngineCore:
         made = [tree for tree in step.trees if tree.session in output.accepted]
         sessions = [self._commit(tree, output, now, tree.session in watched) for tree in made]
         going_on = ((running[each.session], each.reroot) for each in sessions if each.finished is None)
-        self._drafters.commit(going_on, step_us, self._planner.floor)
+        self._drafters.commit(going_on, step_us, self._planner.floor, self._planner.rate)
         self._hand_on(output.features, now)
         self._scheduler.kv.end_step(running.values())
         self._steps += 1

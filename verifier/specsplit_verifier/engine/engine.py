@@ -243,10 +243,12 @@ def core_of(
     grouped: bool = False,
     states: RecurrentStates | None = None,
     host: Host | None = None,
+    lookup_clock: Clock | None = None,
 ) -> EngineCore:
     """Put together all of an engine but its threads and its model (`info`, `pool`, `recipe`); without `planner` that of the settings.
 
     `grouped`: it is of a rank of a group. `states`: those of its recurrent layers; None: it has none. `host`: None: drafters are not told.
+    `lookup_clock`: measures what lookup beside drafters takes; None: `clock` does.
     """
     if states is not None and settings.prefix_cache:
         states.snapshots.limit_bytes = settings.prefix_states_bytes
@@ -256,8 +258,9 @@ def core_of(
     # One event of features takes a quarter of a message, so that other events find room beside it.
     limits = FeedLimits(settings.feature_window, settings.feature_retention, settings.max_message_bytes // 4)
     features = FeatureSource(recipe, limits, kv.prefixes.features)
-    lookup = Lookup(info.vocabulary, beside=settings.lookup_beside) if settings.lookup else None
-    drafters = DrafterPool(info.vocabulary, settings.max_nodes, features, host, lookup=lookup)
+    lookup = Lookup(info.vocabulary, beside=settings.lookup_beside, clock=lookup_clock or clock)
+    looking = lookup if settings.lookup else None
+    drafters = DrafterPool(info.vocabulary, settings.max_nodes, features, host, lookup=looking)
     controllers = partial(controller_for, settings)
     most_nodes = None if states is None else states.most_nodes
     planner = planner or Planner(

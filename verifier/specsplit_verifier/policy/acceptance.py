@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from specsplit_verifier.policy.repeats import Repeats
+from specsplit_verifier.sessions.rests import PROBE, Rests
 
 _BINS: Final = 10
 """Bins, each of half the survival of the one before; the last has all that are less likely."""
@@ -17,10 +18,6 @@ _SESSION_BELIEF: Final = 32.0
 
 IDLE: Final = 32
 """After so many steps in a row that took no node the drafter is told to rest."""
-RESTS: Final = 64, 1024
-"""Steps that it rests for, the first time and at most: every rest that a probe does not end is twice as long as the one before."""
-PROBE: Final = 8
-"""Steps of a probe."""
 PROBED: Final = 4
 """Nodes that a step of a probe takes at least, if they are there: without nodes nothing can be learnt."""
 
@@ -87,13 +84,14 @@ class Standing:
     def __init__(self, address: str, acceptance: SessionAcceptance) -> None:
         self.address = address
         self.acceptance = acceptance
-        self.resting = False
-        """True if the drafter should draft nothing now."""
         self._idle = 0
-        self._left = 0
-        """Steps of the rest, or of the probe, that are still to come."""
-        self._rest = RESTS[0]
+        self._rests = Rests()
         self._repeats = Repeats()
+
+    @property
+    def resting(self) -> bool:
+        """True if the drafter should draft nothing now."""
+        return self._rests.resting
 
     @property
     def repeating(self) -> bool:
@@ -105,12 +103,12 @@ class Standing:
         repeated = self._repeats.now
         self._repeats.read(tokens)
         if self.resting and self._repeats.now and not repeated:
-            self.resting, self._left = False, PROBE
+            self._rests.probe()
 
     @property
     def least(self) -> int:
         """Nodes that the next step takes whether they pay or not, as far as there are any."""
-        return PROBED if self._left > 0 and not self.resting else 0
+        return PROBED if self._rests.probing else 0
 
     def stepped(self, survivals: Sequence[float], accepted: Sequence[int], *, drafter_ready: bool = True) -> None:
         """Observe a step of the session over nodes with these survivals, of which those at the indices `accepted` were accepted.
@@ -123,22 +121,17 @@ class Standing:
         if len(survivals):
             self.acceptance.observe(survivals, accepted)
         if self.resting and len(survivals):  # nobody told the drafter to, since nothing is chosen under this plan
-            self.resting, self._left, self._idle, self._rest = False, 0, 0, RESTS[0]
-        elif self._left > 0:
-            self._left -= 1
-            if self._left == 0:
-                self._switch()
+            self._work()
+        elif self.resting or self._rests.probing:
+            if self._rests.step():
+                self._idle = IDLE - PROBE  # a few steps without nodes, and the drafter rests again
         elif len(survivals):
-            self._idle, self._rest = 0, RESTS[0]
+            self._work()
         else:
             self._idle += 1
             if self._idle >= IDLE:
-                self.resting, self._left = True, self._rest
+                self._rests.begin()
 
-    def _switch(self) -> None:
-        """A rest is over and a probe begins, or that is over too: a few steps without nodes, and the drafter rests again."""
-        if self.resting:
-            self.resting, self._left = False, PROBE
-            self._rest = min(2 * self._rest, RESTS[1])
-        else:
-            self._idle = IDLE - PROBE
+    def _work(self) -> None:
+        self._idle = 0
+        self._rests.end()

@@ -53,6 +53,11 @@ class Account:
         """What was shown when this was last asked, the plan that was asked for, and the plan as shown: most sessions have the same."""
 
     @property
+    def rate(self) -> float:
+        """Tokens that all sessions commit per second; 0 before the first step."""
+        return self._rate.mean
+
+    @property
     def asks(self) -> bool:
         """True if the step that is chosen now is to be weighed."""
         return self._steps % WEIGHED == 0
@@ -98,7 +103,7 @@ class Account:
 
     def estimate(self) -> Estimate | None:
         """The estimate from recent steps; None: there were none."""
-        rate = self._rate.mean
+        rate = self.rate
         if not rate:
             return None
         return Estimate(self._length.mean, self._step_s.mean, self._token_s, rate, rate * self._gain.mean)

@@ -71,6 +71,7 @@ class StepChooser:
         for session in sessions:
             if session.id in self._standings:
                 self._standings[session.id].read(session.tokens)
+                session.drafter.meet(repeating=self._standings[session.id].repeating)
 
     def repeating(self, session: Session) -> bool:
         """Tell whether a session that has a drafter has a text that repeats itself now."""

@@ -133,6 +133,11 @@ class Planner:
         """Survival below which the step that was chosen last had no use for a node; 0: it takes what it can get."""
         return self._chooser.floor if self._controller.chooses else 0.0
 
+    @property
+    def rate(self) -> float:
+        """Tokens that all sessions commit per second lately; 0: there were no steps yet."""
+        return self._chooser.account.rate
+
     def estimate(self) -> Estimate | None:
         """The estimate behind the default plan; None: there were no steps yet, or there is nothing to weigh."""
         return self._chooser.account.estimate() if self._controller.chooses else None

@@ -140,6 +140,11 @@ class DraftSession:
         """Return this, if `address` is the drafter's."""
         return self if self.address == address else None
 
+    def meet(self, *, repeating: bool) -> None:
+        """The session may step now, and its text repeats itself or does not."""
+        if self._beside is not None and self._beside.meet(repeating=repeating):
+            self._wait.before = None  # what grows add is measured with what is looked up, or without
+
     def log_survivals(self, limits: TreeLimits) -> Sequence[float]:
         """Log-survivals of the nodes that a step would take now, best first."""
         return grammar_first(self._best(limits), limits).log_survivals[1:]
@@ -173,6 +178,8 @@ class DraftSession:
             commits.append(commit)
         self._entry.record.step(len(path) - 1, hit=hit)
         if self._beside is not None:
+            self._counters.lookup_rests += self._beside.resting
+            self._counters.lookups += self._beside.draft is not None
             self._beside.commit(draft, accepted)
         self._in_flight = 0
         self._wait.restart(now, hit, probed=self._wait_policy.probes(), commits=len(commits))

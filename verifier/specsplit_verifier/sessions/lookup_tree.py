@@ -80,10 +80,14 @@ class LookupTree:
                 self._drawn = limits, legal(draft, limits)
         return self._drawn[1].first(limits.num_draft_tokens)
 
-    def commit(self, tokens: Sequence[int], accepted: int, *, hit: bool) -> None:
-        """Take in what was committed, of which so many tokens were nodes of the tree; it is drawn anew when there is use for one."""
+    def read(self, tokens: Sequence[int]) -> None:
+        """Take in what was committed in a step that nothing was looked up for."""
         self._text.append(tokens)
         self._drawn = None
+
+    def commit(self, tokens: Sequence[int], accepted: int, *, hit: bool) -> None:
+        """Take in what was committed, of which so many tokens were nodes of the tree; it is drawn anew when there is use for one."""
+        self.read(tokens)
         self._entry.record.step(accepted, hit=hit)
 
     def close(self) -> None:

@@ -55,6 +55,9 @@ class NoDrafter:
         """What the session brings to a step: its root."""
         return Draft.root_alone(root, position)
 
+    def meet(self, *, repeating: bool) -> None:
+        """Do nothing: only beside a drafter lookup may rest."""
+
     def commit(self, draft: Draft, accepted: Accepted, now: float) -> Reroot:
         """Return an empty reroot: there is no speculation to take to the next root."""
         return Reroot()

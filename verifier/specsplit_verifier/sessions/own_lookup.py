@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
+from specsplit.clock import Clock, SystemClock
 from specsplit.draft_events import ToDrafter
 from specsplit.speculation import Draft
 from specsplit.values import Miss, Vocabulary
@@ -15,8 +16,8 @@ from specsplit_verifier.records.feed import Feed
 from specsplit_verifier.records.step import Accepted, Reroot, TreeView
 from specsplit_verifier.sessions.drafter_record import DrafterRecord
 from specsplit_verifier.sessions.forced import with_unknown
-from specsplit_verifier.sessions.joint_calibration import JointCalibration
-from specsplit_verifier.sessions.lookup_beside import LookupBeside
+from specsplit_verifier.sessions.lookup_beside import LookupBeside, Together
+from specsplit_verifier.sessions.lookup_standing import LookupPrice
 from specsplit_verifier.sessions.lookup_tree import LookupTexts, LookupTree
 from specsplit_verifier.sessions.no_drafter import NoDrafter
 from specsplit_verifier.sessions.outlined import grammar_first
@@ -26,20 +27,23 @@ from specsplit_verifier.sessions.tree_limits import TreeLimits
 LOOKUP: Final = "lookup"
 """Stands for the address of a drafter where it is remembered what drafts brought."""
 REMEMBERED: Final = 64
-"""Pairs of a drafter and a kind of text (greedy, sampled) whose joint calibration is kept."""
+"""Pairs of a drafter and a kind of text (greedy, sampled) of which it is kept what drafter and lookup are worth together."""
 
 
 class Lookup(LookupTexts):
     """Whom a verifier looks up for."""
 
-    def __init__(self, vocabulary: Vocabulary, *, texts: bool = True, beside: bool = False) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, *, texts: bool = True, beside: bool = False, clock: Clock | None = None
+    ) -> None:
         """`texts`: whether texts are looked up in; else all that is drafted is what a grammar forces.
 
-        `beside`: whether that is done for sessions that a drafter serves, too.
+        `beside`: whether that is done for sessions that a drafter serves, too. `clock`: measures what that takes; None: the machine's.
         """
         super().__init__(vocabulary, texts=texts)
         self._beside = beside
-        self._calibrations: dict[tuple[str, bool], JointCalibration] = {}
+        self.price: Final = LookupPrice(clock or SystemClock())
+        self._together: dict[tuple[str, bool], Together] = {}
 
     def begin(self, session: Session, record: DrafterRecord) -> OwnLookup:
         """Draft for a session that no drafter serves, from its present root on. `record`: what lookup brings to such sessions."""
@@ -48,17 +52,17 @@ class Lookup(LookupTexts):
 
     def beside(self, session: Session, address: str, record: DrafterRecord) -> LookupBeside:
         """Draft for a session beside the drafter at `address`, from its present root on. `record`: what lookup brings."""
-        return LookupBeside(self._tree(session, record), self._calibration(address, session.sampled))
+        return LookupBeside(self._tree(session, record), self._both(address, session.sampled), self.price)
 
     def _tree(self, session: Session, record: DrafterRecord) -> LookupTree:
         text = self.text(session.tokens, session.prompt_length, session.request.scope)
         return LookupTree(self, text, record, movable=session.request.any_drafter)
 
-    def _calibration(self, address: str, sampled: bool) -> JointCalibration:
+    def _both(self, address: str, sampled: bool) -> Together:
         key = address, sampled
-        if key not in self._calibrations and len(self._calibrations) >= REMEMBERED:
-            del self._calibrations[next(iter(self._calibrations))]
-        return self._calibrations.setdefault(key, JointCalibration())
+        if key not in self._together and len(self._together) >= REMEMBERED:
+            del self._together[next(iter(self._together))]
+        return self._together.setdefault(key, Together())
 
     @property
     def drafts_beside(self) -> bool:
