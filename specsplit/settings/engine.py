@@ -60,8 +60,9 @@ class EngineSettings(MemberSettings):
     and so do compile = regional and a target that is split (tp_size)."""
     gpu_layers: Literal["auto", "off"] = "auto"
     """auto has a GPU run few kernels in the place of the many of transformers' own modules, where they give the same numbers: norms with
-    the sum before them, rotations with the writing of keys and values, gated activations, and one product for layers that read the same.
-    off leaves all as it is, and so do compile = regional and a target that is split (tp_size)."""
+    the sum before them, rotations with the writing of keys and values, gated activations, and one product for layers that read the same;
+    with adapters, what all of them add to a layer instead. off leaves all as it is, and so do compile = regional and a target that is
+    split (tp_size)."""
     threads: Count = Field(default=1, ge=1)
     """CPU threads of one forward."""
     dp_size: Count = Field(default=1, ge=1)

@@ -17,7 +17,7 @@ import sys
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from specsplit.model.layers.kernels import compaction, elementwise
+from specsplit.model.layers.kernels import compaction, elementwise, low_rank
 from specsplit.sampling.kernels import filtering, picking, walking
 
 TYPES = {
@@ -30,16 +30,21 @@ TYPES = {
     elementwise._rms_norm: "*bf16 *bf16 *bf16 *bf16 *bf16 fp32 i32",
     elementwise._gated: "*bf16 *bf16 i32",
     elementwise._rotate: "*bf16 *bf16 *bf16 *bf16 *bf16 *bf16 *i64 i32 i32 *bf16 *bf16 fp32 fp32",
+    low_rank._low_rank_down: "*bf16 *bf16 *i32 *i32 *fp32 i32 i32",
+    low_rank._low_rank_up: "*fp32 *bf16 *i32 *i32 *bf16 i32",
     compaction._compact: "*bf16 *i32 i32 *i64 *i64 *i64 *i64 i32 i32 i32 i32",
 }
 CONSTANTS = {"BLOCK": 512, "BLOCKS": 128, "UNUSED": 16, "WIDTH": 256, "PART": 4096, "PARTS": 32, "DIGITS": 4}
 CONSTANTS |= {"ADDED": True, "HEADS": 32, "KV_HEADS": 8, "HALF": 64, "NORMED": True}
+CONSTANTS |= {"ROWS": 16, "RANK": 64, "DEPTH": 64}
 ARCHITECTURE = int(sys.argv[1])
 
 for kernel, types in TYPES.items():
     constants = {name: CONSTANTS[name] for name in kernel.arg_names if name in CONSTANTS}
     if kernel is elementwise._rms_norm:
         constants["BLOCK"] = 4096
+    if kernel is low_rank._low_rank_up:
+        constants |= {"BLOCK": 128, "PARTS": 8}
     if kernel is elementwise._rotate:
         constants["WIDTH"] = 128
     signature = dict(zip(kernel.arg_names, [*types.split(), *["constexpr"] * len(constants)], strict=True))
@@ -63,5 +68,5 @@ def test_every_kernel_compiles_for_a_gpu_and_divides_as_ieee_754_has_it(architec
     )
     assert done.returncode == 0, done.stderr
     compiled = {name: set(divisions) for name, *divisions in map(str.split, done.stdout.splitlines())}
-    assert len(compiled) == 10
+    assert len(compiled) == 12
     assert compiled["_best_of_block"] == compiled["_weigh_part"] == compiled["_bar_of_row"] == {"div.rn.f32"}

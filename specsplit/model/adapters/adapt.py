@@ -87,6 +87,11 @@ class Adapters:
         fused = fuse_layers(model, len(self), self._shares) if self.known else set[AdaptedLinear]()
         self._linears[:] = [linear for linear in self._linears if linear not in fused]
 
+    def stack(self) -> None:
+        """Have a GPU add in one go what all of them add to a layer. Imports triton."""
+        for linear in self._linears:
+            linear.stack(len(self))
+
     def pack(self, model: nn.Module) -> None:
         """Have a CPU multiply by the weights of adapted layers, and of those beside them, as by those of others: see `PackedLinear`."""
         for parent in list(model.modules()):

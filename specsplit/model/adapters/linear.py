@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from specsplit.errors import LoadError
 from specsplit.model.adapters.folder import LowRank
 from specsplit.model.adapters.shares import Shares, Tokens
+from specsplit.model.adapters.stack import Stack
 from specsplit.model.native import library
 from specsplit.model.native.low_rank import LowRankKernel
 from specsplit.model.tensors.transfer import on_device
@@ -32,6 +32,7 @@ class AdaptedLinear(nn.Module):
         self._shares: Final = shares
         self._added: Final[dict[int, _Added]] = {}
         self._kernel: LowRankKernel | None = None
+        self._stack: Stack | None = None
 
     @property
     def weight(self) -> Any:
@@ -66,11 +67,17 @@ class AdaptedLinear(nn.Module):
         """Have a CPU add in one call what all of `count` adapters add, where there is a kernel for the type."""
         self._kernel = self.kernel(count)
 
+    def stack(self, count: int) -> None:
+        """Have a GPU add in one go what all of `count` adapters add. Imports triton."""
+        self._stack = Stack(count, {number: (added.down, added.up) for number, added in self._added.items()})
+        for number, added in self._added.items():
+            added.lie_in(self._stack.of(number))
+
     def kernel(self, count: int) -> LowRankKernel | None:
-        """What all of `count` adapters add, as kernels for a CPU read it; None: there are none for the type."""
-        if self.weight.dtype != torch.float32 or library.obstacle() is not None:
+        """What all of `count` adapters add, in float32, as kernels for a CPU read it; None: there are none."""
+        if library.obstacle() is not None:
             return None
-        pairs = {number: (added.down, added.up) for number, added in self._added.items()}
+        pairs = {number: (added.down.float(), added.up.float()) for number, added in self._added.items()}
         return LowRankKernel(count, pairs, self.in_features, self.out_features)
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -85,10 +92,14 @@ class AdaptedLinear(nn.Module):
                 f"{self.name} is run on {len(flat)} of {self._shares.tokens} tokens: only layers can be adapted that are run on all tokens "
                 "of a forward at once, and not experts or recurrent layers"
             )
+        if self._stack is not None:
+            self._stack.add(self._shares.segments(flat.device), flat, sums)
+            return sums.view(out.shape)
         tiles = None if self._kernel is None else self._shares.tiles()
         if self._kernel is not None and tiles is not None:
-            self._kernel.add(tiles, flat, sums)
-            return sums.view(out.shape)
+            wide = sums.float()  # of a narrower type a copy, in which rows without an adapter keep their bits
+            self._kernel.add(tiles, flat.float(), wide)
+            return wide.to(out.dtype).view(out.shape)
         for share in self._shares.adapted:
             added = self._added.get(share.adapter)
             if added is not None:
@@ -104,6 +115,10 @@ class _Added(nn.Module):
         super().__init__()
         self.down = _parameter(low_rank.down, like)
         self.up = _parameter(low_rank.up, like)
+
+    def lie_in(self, matrices: tuple[Tensor, Tensor]) -> None:
+        """Have the same numbers in the place where others hold them too."""
+        self.down, self.up = (nn.Parameter(each, requires_grad=False) for each in matrices)
 
     def add_to(self, sums: Tensor, rows: Tensor, tokens: Tokens) -> None:
         """Add (x down^T) up^T of these tokens of rows [T, in] to sums [T, out], in place."""

@@ -118,7 +118,7 @@ class CausalLM(ModelRunner):
         if cpu_layers:
             use_cpu_layers(self, trees, adapted)
         if gpu_layers:
-            use_gpu_layers(self, trees)
+            use_gpu_layers(self, trees, adapted=adapted)
         if isinstance(num_pages, MemoryShare):
             num_pages.tell(self.pool.total_pages * self.pool.page_size, self.kv.nbytes, self.device)
 
@@ -146,9 +146,8 @@ class CausalLM(ModelRunner):
     ) -> Self:
         """Load from a local folder, as `load_model` does, ready to serve; with a `mesh` or a `split`, this process's part of it.
 
-        cpu_layers, gpu_layers, latent_cache: see the constructor. Nothing is replaced elsewhere than there, nor where it is split, nor on a
-        GPU with adapters: fused modules read the weights of the layers that these add to. adapters: a folder of them, as `adapters_in` has
-        it; `info.adapters` says which, in the order of their numbers.
+        cpu_layers, gpu_layers, latent_cache: see the constructor. Nothing is replaced elsewhere than there, nor where it is split.
+        adapters: a folder of them, as `adapters_in` has it; `info.adapters` says which, in the order of their numbers.
 
         Raises LoadError, saying why, if it cannot be, and RankLost.
         """
@@ -183,7 +182,7 @@ class CausalLM(ModelRunner):
                 latent_cache=latent_cache,
                 window_tokens=window_tokens,
                 cpu_layers=cpu_layers and split is None and model.device.type == "cpu",
-                gpu_layers=gpu_layers and split is None and found is None,
+                gpu_layers=gpu_layers and split is None,
                 adapters=found,
             )
             give_back(folder)

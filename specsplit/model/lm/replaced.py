@@ -37,10 +37,17 @@ def use_cpu_layers(lm: CausalLM, trees: Tensor, adapted: Tensor | None = None) -
         probe_replaced(lm, trees, adapted=adapted)
 
 
-def use_gpu_layers(lm: CausalLM, trees: Tensor, kit: Kit | None = None) -> None:
-    """Replace modules as `use_cpu_layers` does, where there are kernels for the device. `kit` stands for what those are."""
+def use_gpu_layers(lm: CausalLM, trees: Tensor, kit: Kit | None = None, adapted: Tensor | None = None) -> None:
+    """Replace modules as `use_cpu_layers` does, where there are kernels for the device. `kit` stands for what those are.
+
+    With adapters modules stay, since fused ones read the weights of the layers that these add to, and kernels add what adapters add.
+    """
     kit = kit or gpu_kit(lm.device)
     if kit is None:
+        return
+    if lm.adapters:
+        lm.adapters.stack()
+        probe_replaced(lm, trees, "GPU", adapted)
         return
     count = replace_layers(lm.model, kit)
     _log.info("%d modules of %s are replaced by fused ones (gpu_layers)", count, type(lm.model).__name__)

@@ -1,0 +1,86 @@
+"""What kernels for a GPU add for adapters of low rank, by triton's interpreter, held to one product after the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsplit.model import CausalLM
+from specsplit.model.adapters.shares import ROWS, Shares
+from specsplit.model.adapters.stack import Stack
+from specsplit.model.lm.probe import adapted_logits, tree_logits
+from specsplit.model.lm.replaced import use_gpu_layers
+from tests.model.test_adapters import MIXED, mixed_logits, write_adapters
+from tests.support.kernels import CPU, interpreted
+from tests.support.low_rank import OWNERS, RANKS, check_sums, shares_by
+from tests.support.rounding import assert_same_sums
+
+from specsplit.model.layers.gpu.kit import fused_kit  # isort: skip
+
+pytestmark = interpreted
+
+
+@given(
+    RANKS, OWNERS, st.sampled_from([(20, 33), (64, 128), (700, 130)]), st.sampled_from([torch.float32, torch.float16])
+)
+@settings(max_examples=40, deadline=None)
+def test_each_row_has_what_its_adapter_adds_and_nothing_else(
+    ranks: list[int], owners: list[int], widths: tuple[int, int], dtype: torch.dtype
+) -> None:
+    check_sums(ranks, owners, widths, torch.empty(0, dtype=dtype))
+
+
+@given(OWNERS)
+def test_segments_hold_every_token_of_an_adapter_once(owners: list[int]) -> None:
+    shares = Shares()
+    shares.begin(len(owners), shares_by([own or 1 for own in owners]))
+    found = dict[int, int]()
+    for adapter, *tokens in shares.segments(CPU).tolist():
+        there = [token for token in tokens if token >= 0]
+        assert there and tokens == [*there, *[-1] * (ROWS - len(there))]
+        assert not found.keys() & set(there)
+        found |= dict.fromkeys(there, adapter)
+    assert found == {token: own or 1 for token, own in enumerate(owners)}
+
+
+def test_what_is_added_to_a_row_depends_on_no_other_row_and_tiles_of_no_adapter_add_nothing() -> None:
+    """So a captured launch may have more tiles than a forward has."""
+    drawn = torch.Generator().manual_seed(0)
+    stack = Stack(2, {2: (torch.randn(5, 40, generator=drawn), torch.randn(30, 5, generator=drawn))})
+    rows = torch.randn(37, 40, generator=drawn)
+    together, padded, alone = torch.zeros(3, 37, 30)
+    shares = Shares()
+    shares.begin(37, shares_by([2] * 37))
+    tiles = shares.segments(CPU)
+    assert len(tiles) == 3
+    stack.add(tiles, rows, together)
+    idle = torch.tensor([[0, *[-1] * ROWS], [1, *range(ROWS)]], dtype=torch.int32)
+    stack.add(torch.cat([idle, tiles, idle]), rows, padded)
+    for row in range(37):
+        one = torch.tensor([[2, row, *[-1] * (ROWS - 1)]], dtype=torch.int32)
+        stack.add(one, rows, alone)
+    assert torch.equal(together, padded)
+    torch.testing.assert_close(
+        together, alone
+    )  # the interpreter's products are numpy's, which sum up as there are rows
+    stack.add(tiles[:0], rows, together)
+    assert torch.equal(together, padded), "there are none"
+
+
+def test_a_model_whose_adapters_are_added_by_kernels_gives_the_same_logits(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    adapters = write_adapters(tmp_path, folders["llama"])
+    lm = CausalLM.load(folders["llama"], num_pages=64, page_size=4, cpu_layers=False, adapters=adapters)
+    expected, adapted = mixed_logits(lm, MIXED), adapted_logits(lm)
+    nbytes = sum(each.nbytes for each in lm.model.parameters())
+    use_gpu_layers(lm, tree_logits(lm), fused_kit(), adapted)
+    assert_same_sums(mixed_logits(lm, MIXED), expected)
+    assert sum(each.nbytes for each in lm.model.parameters()) == nbytes
+    layer: Any = lm.adapters.layers_of(1)[0]
+    down, up = layer.adapter_1.down, layer.adapter_1.up
+    assert down.untyped_storage().nbytes() > down.nbytes and up.untyped_storage().nbytes() > up.nbytes, "no second copy"
