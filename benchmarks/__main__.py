@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME] [--quick]`.
 
 NAME: step_overhead, overlap, speedup, acceptance, drafters, features, members, placement, edge, telemetry, trees, targets, startup, lookup,
-harm, distance, grammars, adapters or, by default, all.
+harm, beside, distance, grammars, adapters or, by default, all.
 
 Or `lab`, `adaptive`, `ranks`, `fire`, `gpu` or `peers`, which have options of their own.
 """
@@ -32,6 +32,7 @@ NAMES = (
     "startup",
     "lookup",
     "harm",
+    "beside",
     "distance",
     "grammars",
     "adapters",

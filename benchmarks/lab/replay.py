@@ -67,8 +67,10 @@ class ReplayProposer(ProposerDefaults):
     Of what hangs below a wrong token nothing was recorded; it is drawn as if it hung at the right one of its depth, with no right child.
     """
 
-    def __init__(self, trace: Trace, kind: DrafterKind) -> None:
+    def __init__(self, trace: Trace, kind: DrafterKind, texts: Sequence[Sequence[int]] | None = None) -> None:
+        """`texts`: of the requests, their prompts included; None: they are their own positions."""
         self._trace = trace
+        self._texts = texts
         self._sessions: dict[SessionKey, tuple[TokenTree, int]] = {}
         self.info = DrafterInfo(kind, trace.header.drafter, VOCABULARY, CONTEXT)
         self.redraws = self.shares_root = trace.header.by_depth
@@ -97,11 +99,13 @@ class ReplayProposer(ProposerDefaults):
 
     def _expand(self, tree: TokenTree, request: int, slots: Sequence[int]) -> Children:
         root, positions, tokens = tree.root_position, tree.positions, tree.tokens
+        text = range(CONTEXT) if self._texts is None else self._texts[request]
         rows: list[list[tuple[int, float]]] = []
         for slot in slots:
             position = int(positions[slot])
             level = self._trace.level(request, root, position - root)
-            rows.append(_children(level, position + 1 if tokens[slot] == position else None))
+            right = position + 1 < len(text) and tokens[slot] == text[position]
+            rows.append(_children(level, text[position + 1] if right else None))
         return Children.of(rows)
 
 

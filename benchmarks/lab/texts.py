@@ -10,6 +10,7 @@ from benchmarks.lookup.turn import Turn
 from specsplit.clock import Clock
 from specsplit.sessions import DecodeRequest
 from specsplit.values import Sampling, Stopping
+from specsplit_drafter.drafts.proposer import Proposer
 from specsplit_drafter.kinds.ngram import NgramProposer
 from specsplit_verifier.records.step import Accepted, StepInput, StepOutput
 
@@ -44,7 +45,7 @@ class TextSource:
     def target(self, clock: Clock) -> TextTarget:
         return TextTarget([turn.prompt + turn.output for turn in self._turns])
 
-    def proposer(self, spec: DrafterSpec) -> NgramProposer:
+    def proposer(self, spec: DrafterSpec) -> Proposer:
         return NgramProposer(spec.children, CONTEXT)
 
     def requests(self, scenario: Scenario) -> list[DecodeRequest]:

@@ -48,6 +48,18 @@ def test_a_probe_takes_nodes_and_ends_the_rest_if_nodes_pay_again() -> None:
     assert found.count(True) == RESTS[0], "it is a first rest again"
 
 
+def test_nodes_of_steps_that_were_looked_up_for_have_an_acceptance_of_their_own() -> None:
+    session = Standing("drafter", SessionAcceptance(Acceptance()), SessionAcceptance(Acceptance()))
+    session.looked_up = True
+    for _ in range(100):
+        session.stepped([0.5, 0.5], [])
+    assert session.acceptance.level < 0.9
+    session.looked_up = False
+    assert session.acceptance.level == 1.0
+    session.stepped([0.5], [0])
+    assert session.acceptance.level > 1.0
+
+
 def test_a_session_without_nodes_now_and_then_does_not_rest() -> None:
     session = standing()
     for step in range(1000):

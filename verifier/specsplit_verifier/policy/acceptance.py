@@ -81,9 +81,12 @@ def bin_of(survival: float) -> int:
 class Standing:
     """One session at one drafter. Steps are those of the session."""
 
-    def __init__(self, address: str, acceptance: SessionAcceptance) -> None:
+    def __init__(self, address: str, alone: SessionAcceptance, together: SessionAcceptance | None = None) -> None:
+        """`alone`: of the drafter's nodes. `together`: of those of steps that were looked up for beside it; None: there are none."""
         self.address = address
-        self.acceptance = acceptance
+        self.looked_up = False
+        """True while it is looked up for beside the drafter: then survivals come of the record of both."""
+        self._acceptances = alone, together or alone
         self._idle = 0
         self._rests = Rests()
         self._repeats = Repeats()
@@ -92,6 +95,11 @@ class Standing:
     def resting(self) -> bool:
         """True if the drafter should draft nothing now."""
         return self._rests.resting
+
+    @property
+    def acceptance(self) -> SessionAcceptance:
+        """The acceptance of nodes like those that the session has now."""
+        return self._acceptances[self.looked_up]
 
     @property
     def repeating(self) -> bool:

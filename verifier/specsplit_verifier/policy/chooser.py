@@ -24,8 +24,8 @@ from specsplit_verifier.sessions.wait_policy import Prospect, Trust, Waiting, wo
 SMOOTHING: Final = 0.05
 FLOOR: Final = 0.5
 """Nodes that a drafter thinks half as likely as they have to be may still be worth their place: it may think too little of them."""
-REMEMBERED: Final = 64
-"""Pairs of a drafter and a kind of text (greedy, sampled) whose acceptance is kept."""
+REMEMBERED: Final = 128
+"""Drafters by kinds of text (greedy, sampled; looked up for beside it or not) whose acceptance is kept."""
 
 
 class _Asked(NamedTuple):
@@ -54,8 +54,8 @@ class StepChooser:
         self.account = Account()
         self._trust = Trust()
         self._asked: _Asked | None = None
-        self._acceptance: dict[tuple[str, bool], Acceptance] = {}
-        """Acceptance by address of the drafter, and by whether sessions are sampled."""
+        self._acceptance: dict[tuple[str, bool, bool], Acceptance] = {}
+        """Acceptance by address of the drafter, by whether sessions are sampled, and by whether they are looked up for beside it."""
         self._standings: dict[int, Standing] = {}
         """Standings by session id."""
 
@@ -72,6 +72,7 @@ class StepChooser:
             if session.id in self._standings:
                 self._standings[session.id].read(session.tokens)
                 session.drafter.meet(repeating=self._standings[session.id].repeating)
+                self._standings[session.id].looked_up = session.drafter.looked_up
 
     def repeating(self, session: Session) -> bool:
         """Tell whether a session that has a drafter has a text that repeats itself now."""
@@ -187,11 +188,12 @@ class StepChooser:
         if not drafter.attached:
             return None
         if standing is None or standing.address != drafter.address:
-            return Standing(drafter.address, SessionAcceptance(self._drafters(drafter.address, session)))
+            alone, together = (SessionAcceptance(self._drafters(session, looked_up=each)) for each in (False, True))
+            return Standing(drafter.address, alone, together)
         return standing
 
-    def _drafters(self, address: str, session: Session) -> Acceptance:
-        key = address, session.sampled
+    def _drafters(self, session: Session, *, looked_up: bool) -> Acceptance:
+        key = session.drafter.address, session.sampled, looked_up
         if key not in self._acceptance and len(self._acceptance) >= REMEMBERED:
             del self._acceptance[next(iter(self._acceptance))]
         return self._acceptance.setdefault(key, Acceptance())

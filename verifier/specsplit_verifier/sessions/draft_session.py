@@ -140,6 +140,11 @@ class DraftSession:
         """Return this, if `address` is the drafter's."""
         return self if self.address == address else None
 
+    @property
+    def looked_up(self) -> bool:
+        """True if it is looked up for beside the drafter now."""
+        return self._beside is not None and not self._beside.resting
+
     def meet(self, *, repeating: bool) -> None:
         """The session may step now, and its text repeats itself or does not."""
         if self._beside is not None and self._beside.meet(repeating=repeating):

@@ -22,6 +22,7 @@ class NoDrafter:
     attached: ClassVar[bool] = False
     address: ClassVar[str] = ""
     drafter_ready: ClassVar = True
+    looked_up: ClassVar = False
     grows_queued: ClassVar = False
     held_since: ClassVar = None
     recompute: ClassVar = range(0)
