@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specsplit.model.adapters.linear import AdaptedLinear
 from specsplit.model.native import library
 from specsplit.model.native.low_rank import MOST_RANK, ROWS, LowRankKernel, Tiles
+from tests.support.low_rank import NEAR, OWNERS, RANKS, check_sums
 
 pytestmark = pytest.mark.skipif(library.obstacle() is not None, reason=str(library.obstacle()))
 
@@ -49,6 +51,14 @@ def test_each_row_has_what_its_adapter_adds_and_nothing_else(
         sizes = base[row].double().abs() + up.abs() @ (down.abs() @ x.abs())
         wrong = (sums[row].double() - base[row].double() - up @ (down @ x)).abs()
         assert bool((wrong <= (into + len(down) + 2) * EPSILON * sizes).all())
+
+
+@given(RANKS, OWNERS, st.sampled_from([*NEAR]))
+@settings(deadline=None)
+def test_a_layer_of_any_type_adds_what_it_adds_one_adapter_after_the_other(
+    ranks: list[int], owners: list[int], dtype: torch.dtype
+) -> None:
+    check_sums(ranks, owners, (70, 33), torch.empty(0, dtype=dtype), AdaptedLinear.pack)
 
 
 @given(count=st.integers(1, 3 * ROWS), rank=st.integers(1, 20))

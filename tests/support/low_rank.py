@@ -1,8 +1,8 @@
-"""What the kernels of adapters on a GPU have to add, on whatever device they run."""
+"""What kernels have to add for the adapters of a layer, on whatever device they run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -39,15 +39,22 @@ def layer_of(ranks: Sequence[int], into: int, out: int, like: Tensor) -> tuple[A
     return layer, shares
 
 
-def check_sums(ranks: Sequence[int], owners: Sequence[int], widths: tuple[int, int], like: Tensor) -> None:
-    """Kernels add what is added one adapter after the other, to the rows that it is for, and to others nothing."""
+def check_sums(
+    ranks: Sequence[int],
+    owners: Sequence[int],
+    widths: tuple[int, int],
+    like: Tensor,
+    use: Callable[[AdaptedLinear, int], object] = AdaptedLinear.stack,
+) -> None:
+    """Kernels, which `use` has a layer take, add what is added one adapter after the other, to the rows that it is for, and to others
+    nothing."""
     owners = [min(own, len(ranks)) for own in owners]
     layer, shares = layer_of(ranks, *widths, like)
     rows = torch.randn(1, len(owners), widths[0], generator=torch.Generator().manual_seed(1)).to(like)
     base = layer(rows)[0]
     shares.begin(len(owners), [Share(each.adapter, each.at, like.device) for each in shares_by(owners)])
     expected = layer(rows)[0]
-    layer.stack(len(ranks))
+    use(layer, len(ranks))
     found = layer(rows)[0]
     assert torch.equal(layer(rows)[0], found), "the same again"
     untouched = torch.tensor([own == 0 or not ranks[own - 1] for own in owners], device=like.device)
