@@ -18,6 +18,7 @@ from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.values import Adapter, DrafterInfo, DrafterKind, Load, ModelInfo, SpeculationStatistics, Vocabulary
 from specsplit_coordinator.cluster.placement import better_verifier, choose_verifier, pages_known
 from specsplit_coordinator.cluster.placement_request import PlacementRequest
+from specsplit_coordinator.members.compatibility import different_adapters
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from tests.coordinator.conftest import CONTEXT
@@ -143,10 +144,12 @@ def test_while_verifiers_are_updated_one_after_the_other_a_name_stands_for_what_
     registry: Registry,
 ) -> None:
     first, second = (registry.register(register(name, SQL)) for name in ("a", "b"))
-    newer = Adapter("sql", "33")
+    newer, different = Adapter("sql", "33"), "verifiers {0} and {1} have different adapters sql"
+    assert not different_adapters(registry.verifiers)
     for member, other in ((first, second), (second, first)):
         registry.on_adapters(member, AdaptersReport((newer,)))
         assert registry.model("sql").adapters == (newer,)
+        assert different_adapters(registry.verifiers) == (different.format("a", "b") if SQL in other.adapters else "")
         assert choose_verifier(registry.verifiers, PlacementRequest(adapter=newer)) is not (
             other if SQL in other.adapters else None
         )

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from specsplit.engine import MemberUpdated, UpdateWeights
-from specsplit.errors import Incompatible, NotFound, SpecsplitError, Unavailable
+from specsplit.errors import NotFound, SpecsplitError, Unavailable
 from specsplit.observe import fields
 from specsplit.rpc import caller
-from specsplit.values import DrafterInfo, DrafterKind, ModelInfo
-from specsplit_coordinator.members.compatibility import check_adapters
+from specsplit.values import DrafterInfo, DrafterKind
+from specsplit_coordinator.members.compatibility import different_adapters
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.members.verifier_client import VerifierClient
@@ -40,7 +40,8 @@ class WeightsUpdater:
         asked = self._drafters(drafters) if drafters else self._asked(member_id)
         _log.info("weights are updated", extra=fields(folder=wanted.folder, told=len(asked), by=caller().name))
         answers = await asyncio.gather(*(self._updated(member, wanted) for member in asked))
-        self._compare_adapters()
+        if different := different_adapters(self._registry.verifiers):
+            _log.warning("%s: requests are answered with the one that was told last, until both are updated", different)
         for each in answers:
             facts = fields(member_id=each.member_id, version=each.version, said=each.message)
             _log.log(logging.INFO if each.version else logging.WARNING, "a member was to take weights", extra=facts)
@@ -81,16 +82,6 @@ class WeightsUpdater:
             _log.warning("a verifier has not told its new weights yet", extra=fields(member_id=verifier.member_id))
         finally:
             unsubscribe()
-
-    def _compare_adapters(self) -> None:
-        """Have a log say if verifiers now have different adapters of one name."""
-        verifiers = self._registry.verifiers
-        try:
-            for each in verifiers:
-                if isinstance(each.who.role, ModelInfo):
-                    check_adapters(each.member_id, each.who.role, verifiers)
-        except Incompatible as error:
-            _log.warning("requests are answered with the one that was told last, until both are updated: %s", error)
 
     async def _updated(self, member: MemberState, wanted: UpdateWeights) -> MemberUpdated:
         drafts = isinstance(member.who.role, DrafterInfo)

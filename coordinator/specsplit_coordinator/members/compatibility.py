@@ -45,6 +45,17 @@ def check_adapters(member_id: str, model: ModelInfo, verifiers: Sequence[MemberS
                 )
 
 
+def different_adapters(verifiers: Sequence[MemberState]) -> str:
+    """Which two verifiers have different adapters of one name, in words; empty if none have."""
+    named: dict[str, tuple[Adapter, MemberState]] = {}
+    for verifier in verifiers:
+        for adapter in verifier.adapters:
+            known, other = named.setdefault(adapter.name, (adapter, verifier))
+            if known != adapter:
+                return f"verifiers {other.member_id} and {verifier.member_id} have different adapters {adapter.name}"
+    return ""
+
+
 def having(verifiers: Sequence[MemberState], adapter: Adapter | None) -> Sequence[MemberState]:
     """Find the verifiers that have this very adapter; None: all of them are meant."""
     if adapter is None:
