@@ -76,7 +76,7 @@ fire: $(STAMP) ## real processes are killed, stopped, fed nonsense, kept busy: P
 targets: $(STAMP) ## which causal language models of transformers are served: tries them all, a minute, and prints docs/targets.md
 	@$(BIN)/python -m scripts.targets
 
-oldest: $(STAMP) ## tests of models with the oldest torch, transformers and triton that are supported, in build/oldest (fetches up to 3 GB once): TESTS=paths
+oldest: $(STAMP) ## all tests but the slow ones with the oldest torch, transformers and triton that are supported, in build/oldest (fetches up to 3 GB once): TESTS=paths
 	@.ci/oldest $(TESTS)
 
 floor: oldest ## the same as make oldest; make floors is about imports

@@ -33,7 +33,10 @@ class Span:
 
 def profiling(device: str) -> Profiler:
     """A profiler of what is done on a device, to be entered. It slows the host down."""
-    return Profiler(activities=[ProfilerActivity.CUDA if device.startswith("cuda") else ProfilerActivity.CPU])
+    activity = ProfilerActivity.CUDA if device.startswith("cuda") else ProfilerActivity.CPU
+    return Profiler(
+        activities=[activity], acc_events=True
+    )  # without it torch 2.11 warns of other cycles, and there is one
 
 
 def seen(profiler: Profiler, device: str) -> list[Span]:

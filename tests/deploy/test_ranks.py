@@ -38,7 +38,10 @@ def run_in_shell(command: Sequence[str], variables: dict[str, str], folder: Path
 
 def options_of(arguments: Sequence[str]) -> Any:
     """The options as the installed torchrun reads them; what it starts has to be the verifier."""
-    options = get_args_parser().parse_args(arguments)
+    parser = get_args_parser()
+    if "--shutdown-timeout" not in parser.format_help():  # that of torch 2.11; the image has the pinned torch
+        parser.add_argument("--shutdown-timeout", type=float)
+    options = parser.parse_args(arguments)
     assert options.module
     assert [options.training_script, *options.training_script_args] == ["specsplit", "serve", "verifier"]
     return options

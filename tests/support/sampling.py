@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +59,8 @@ def processors(asked: Sampling, prompt_tokens: int) -> LogitsProcessorList:
     """What transformers would do to logits before the temperature, and OpenAI behind it."""
     chain = LogitsProcessorList()
     if asked.logit_bias:
-        chain.append(SequenceBiasLogitsProcessor([[[token], float(bias)] for token, bias in asked.logit_bias]))
+        biases: Any = {(token,): float(bias) for token, bias in asked.logit_bias}  # of lists 5.17 refuses token 0
+        chain.append(SequenceBiasLogitsProcessor(biases))
     if asked.repetition_penalty != 1:
         chain.append(RepetitionPenaltyLogitsProcessor(float(asked.repetition_penalty)))
     chain.append(OpenAIPenalties(asked.frequency_penalty, asked.presence_penalty, prompt_tokens))

@@ -33,14 +33,22 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("weights")
     for name in ("first", "second"):
         shutil.copytree(POCKET / "target", root / name)
-    model = AutoModelForCausalLM.from_pretrained(root / "second")
-    torch.manual_seed(0)
+    for seed in range(10):  # which numbers a seed gives depends on torch, and few of them change no text
+        _revise(root, seed)
+        texts = [greedy_texts(root / name, [[*PROMPT]], COUNT) for name in ("first", "second")]
+        if texts[0] != texts[1]:
+            return root
+    raise AssertionError("no revision whose texts are others")
+
+
+def _revise(root: Path, seed: int) -> None:
+    model = AutoModelForCausalLM.from_pretrained(root / "first")
+    torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 parameter.add_(torch.randn_like(parameter), alpha=0.03 * parameter.float().std().item())
     model.save_pretrained(root / "second")
-    return root
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +101,8 @@ def test_a_request_that_runs_goes_on_behind_its_tokens_and_the_coordinator_tells
             if isinstance(event, Done):
                 assert event.usage.completion_tokens == len(tokens)
         updating.join()
-        switched = next(at for at in range(len(tokens)) if _is_of(weights / "second", tokens, at))
-        assert switched and _is_of(weights / "first", tokens[:switched], 0)
+        first, second = (_are_of(weights / name, tokens) for name in ("first", "second"))
+        assert any(all(first[:at]) and all(second[at:]) for at in range(1, len(tokens))), "one ends, the other goes on"
         versions = {each.member_id: each.version + 1 for each in before}
         as_soon_as(lambda: versions == _versions(client))
 
@@ -105,12 +113,12 @@ def _versions(client: Client) -> dict[str, int]:
     return {each.member_id: each.weights_version for each in members if not isinstance(each.role, DrafterInfo)}
 
 
-def _is_of(folder: Path, tokens: list[int], start: int) -> bool:
-    """Whether each token from `start` on is what the weights in a folder take for the likeliest, behind all before it."""
+def _are_of(folder: Path, tokens: list[int]) -> list[bool]:
+    """Of each token, whether it is what the weights in a folder take for the likeliest behind all before it."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.inference_mode():
         likeliest = model(torch.tensor([[*PROMPT, *tokens]])).logits[0, len(PROMPT) - 1 : -1].argmax(dim=-1).tolist()
-    return likeliest[start:] == tokens[start:]
+    return [own == token for own, token in zip(likeliest, tokens, strict=True)]
 
 
 def test_one_verifier_is_told_by_its_name_and_the_command_says_what_came_of_it(

@@ -24,7 +24,7 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
     """
     inner = config.get_text_config(decoder=True)
     if inner is config or config.is_encoder_decoder:
-        return config
+        return _with_own_token(config)
     inner = copy.deepcopy(inner)
     if inner.dtype is None:
         inner.dtype = config.dtype
@@ -35,6 +35,14 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
     if getattr(config, "eos_token_id", None) is not None:
         inner.eos_token_id = config.eos_token_id
     return inner
+
+
+def _with_own_token(config: PretrainedConfig) -> PretrainedConfig:
+    """MiMo-V2-Flash counts the tokens of a window that come before the own one, which transformers 5.17 does not know."""
+    before = getattr(config, "sliding_window_size", None)
+    if config.model_type == "mimo_v2_flash" and before is not None:
+        config.sliding_window = before + 1
+    return config
 
 
 def _of_text(quantization: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,8 @@ _UNUSED_BITS: Final = {torch.float32: 0, torch.float16: 12, torch.bfloat16: 16}
 _WIDE: Final[dict[str, Any]] = {"num_warps": 8}
 _INF: tl.constexpr = tl.constexpr(float("inf"))
 _SIGN: tl.constexpr = tl.constexpr(2**31)
+_ALL: tl.constexpr = tl.constexpr(2**32 - 1)
+"""What turns every bit. `~` does so too, but for triton 3.6's interpreter, which refuses it of uint32."""
 
 
 def bars(
@@ -260,11 +262,11 @@ def _block(logits, start, vocab, BLOCK: tl.constexpr):
 def _key(number):
     """float32 -> uint32 in the same order."""
     bits = number.to(tl.uint32, bitcast=True)
-    return tl.where(bits >= _SIGN, ~bits, bits | _SIGN)
+    return tl.where(bits >= _SIGN, bits ^ _ALL, bits | _SIGN)
 
 
 @triton.jit
 def _number(key, UNUSED: tl.constexpr):
     """The number of a key whose unused bits were left 0, which of a negative number's key are 1."""
-    bits = tl.where(key >= _SIGN, key ^ _SIGN, ~(key | ((1 << UNUSED) - 1)))
+    bits = tl.where(key >= _SIGN, key ^ _SIGN, (key | ((1 << UNUSED) - 1)) ^ _ALL)
     return bits.to(tl.float32, bitcast=True)

@@ -166,7 +166,9 @@ class MtpTarget:
         if self.rotary is not None:
             rotary = self.rotary(config)
             kinds = config.layer_types[:1] if self.by_kind else ()
-            given["position_embeddings"] = rotary(inputs[None], positions[None], *kinds)
+            by_axis = hasattr(rotary, "mrope_section")  # 5.17 takes a position for each of three
+            places = positions.expand(3, 1, -1) if by_axis else positions[None]
+            given["position_embeddings"] = rotary(inputs[None], places, *kinds)
         return layer(inputs[None], **given)[0]
 
     def _stored(self, tensors: Tensors, step: int, name: str, expected: Tensor) -> Tensor:

@@ -247,6 +247,8 @@ class TestUnknown:
         typed = {
             "auto_map": {"": "x.Y"}, "id2label": {"0": "a"}, "torch_dtype": "bfloat16", "attn_implementation": "eager",
             "_attn_implementation": "eager", "_attn_implementation_internal": "eager",
+            "transformers_version": "5.0.0", "label2id": {"a": 0}, "problem_type": "regression", "output_hidden_states": True,
+            "return_dict": True,
         }  # fmt: skip
         harmless = {
             **dict.fromkeys(HARMLESS, 1), **typed, "initializer_range": 0.5, "tie_word_embeddings": True, "use_cache": False,

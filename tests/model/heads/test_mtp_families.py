@@ -225,7 +225,7 @@ def test_a_config_that_transformers_wrote_loads_too(tmp_path: Path, name: str) -
     published = TARGETS[name]
     facts = {key: value for key, value in published.config_json.items() if key != "model_type"}
     written = CONFIG_MAPPING[name].from_dict(facts).to_dict()
-    assert set(written["layer_types"]) == {"indexed_attention"}
+    assert set(written["layer_types"]) <= {"indexed_attention", "deepseek_sparse_attention"}  # the latter by 5.17
     same = replace(published, facts={**published.facts, **written})
     tensors = published.tensors()
     assert_trees_match(load(tmp_path, same, tensors), published, tensors)

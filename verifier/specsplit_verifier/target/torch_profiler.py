@@ -34,6 +34,7 @@ class TorchProfiler:
             activities=[there[name] for name in names],
             record_shapes=wanted.record_shapes,
             with_stack=wanted.with_stack,
+            acc_events=True,  # there is one cycle; without it torch 2.11 warns that events of others are cleared
         )
         profiled.start()
         self._profile, self._left = profiled, wanted.num_steps or MOST_PROFILED
