@@ -38,6 +38,7 @@ def growth_of(
     shares_root: bool = False,
     calibration: DistanceCalibration | None = None,
     cost_benefit: CostBenefit | None = None,
+    held: bool = False,
 ) -> Growth:
     return Growth(
         Original(1, 0, 3, max_nodes),
@@ -49,6 +50,7 @@ def growth_of(
         max_depth=max_depth,
         redraws=redraws,
         shares_root=shares_root,
+        held=held,
     )
 
 
@@ -176,6 +178,44 @@ def test_without_draft_ahead_the_whole_tree_goes_in_one_message_after_each_commi
         assert [grow.resting for grow in told] == [True]
         assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) <= 3
         growth.commit(Commit(number, 0, (0,)))
+
+
+FORCED = children({5: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("held", "forced", "num_draft_tokens", "rounds"),
+    [
+        (True, 0, 16, 3),
+        (True, 2, 16, 5),  # two that are forced, and three that are guessed
+        (True, 2, 5, 4),  # a step has room for four nodes
+        (True, 7, 5, 4),  # all of them forced
+        (True, 2, 3, 3),  # as many as the plan asks for, at least
+        (False, 2, 16, 3),  # sure, and not forced
+    ],
+)
+def test_without_draft_ahead_levels_that_a_constraint_forces_are_drawn_beside_those_of_the_plan(
+    held: bool, forced: int, num_draft_tokens: int, rounds: int
+) -> None:
+    growth = growth_of(Plan(num_steps=3, num_draft_tokens=num_draft_tokens, draft_ahead=False), held=held)
+    found = 0
+    while expand([growth], FORCED if found < forced else children(HALVES)):
+        found += 1
+    assert found == rounds
+    (grow,) = flush(growth)
+    assert grow.resting and max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) == rounds
+
+
+def test_after_a_commit_only_what_is_still_forced_is_drawn_beside_the_plan() -> None:
+    """Of three forced levels one is committed: the other two and three that are guessed are there. Then the last two are, and a guess."""
+    growth = growth_of(Plan(num_steps=3, draft_ahead=False), max_nodes=500, held=True)
+    for found in (FORCED, FORCED, FORCED, *[children(HALVES)] * 3):
+        assert expand([growth], found)
+    growth.commit(Commit(1, 0, (5,)))
+    assert not expand([growth], children(HALVES))
+    growth.commit(Commit(2, 3, (5, 5, 0)))
+    assert 1 <= grow_out(growth, children(HALVES)) <= 3
+    assert max(depth(node, growth) for node in Seen(growth.original.tree).nodes.values()) == 3
 
 
 def test_without_draft_ahead_a_commit_that_comes_early_is_told_what_was_grown_before_it() -> None:

@@ -312,6 +312,7 @@ class SessionTable:
             redraws=self.proposer.redraws,
             shares_root=self.proposer.shares_root,
             drafts_blocks=self.proposer.drafts_blocks,
+            held=event.constraint is not None,
         )
         # Last: whatever fails after it would have to close it again.
         self.proposer.open(session, original.tree, event)

@@ -89,8 +89,12 @@ class Candidates:
 class CandidatePool:
     """One session's candidates, and the raw children of every expanded node."""
 
-    def __init__(self, tree: TokenTree, calibration: DistanceCalibration, usage: Usage | None = None) -> None:
+    def __init__(
+        self, tree: TokenTree, calibration: DistanceCalibration, usage: Usage | None = None, *, held: bool = False
+    ) -> None:
+        """`held`: children are those that a constraint leaves."""
         self._tree = tree
+        self._held = held
         self._calibration = calibration
         self._candidates = Candidates.none()
         self._expansions = tree.attach(np.object_, None)
@@ -182,6 +186,21 @@ class CandidatePool:
             picked = (expansion.tokens[row].take(possible) == pick).nonzero()[0]
             distance = int(self._distances.data[slot])
             self._calibration.observe(raw.take(possible), int(picked[0]) if len(picked) else None, distance)
+
+    def forced_levels(self) -> int:
+        """Count the levels from the root down, as far as they were expanded, at which a constraint leaves one token alone."""
+        tree, slot, levels = self._tree, ROOT, 0
+        if not self._held:
+            return 0
+        while (expansion := self._expansions.data[slot]) is not None:
+            row = self._rows.data[slot]
+            raw = expansion.log_probabilities[row]
+            alone = np.count_nonzero(np.isfinite(raw)) == 1 and raw[0] == 0.0
+            below = tree.child(slot, int(expansion.tokens[row, 0])) if alone else None
+            if below is None:
+                break
+            slot, levels = below, levels + 1
+        return levels
 
     def remap(self, slots: Ints | None, *, redraws_root: bool) -> None:
         """Apply a reroot that gave every slot a new one, or -1; None if nothing survived.

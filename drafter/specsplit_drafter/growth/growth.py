@@ -48,10 +48,11 @@ class Growth:
         redraws: bool = False,
         shares_root: bool = False,
         drafts_blocks: bool = False,
+        held: bool = False,
     ) -> None:
         """width: nodes in one expansion at most. max_context: positions, from 0, that a drafted token may have.
 
-        max_depth, redraws, shares_root, drafts_blocks: as a Proposer has them.
+        max_depth, redraws, shares_root, drafts_blocks: as a Proposer has them. held: the output is held to a constraint.
         """
         self.original = original
         self.plan = plan
@@ -60,10 +61,10 @@ class Growth:
         """True if nothing can be expanded before the proposer has more features; the session table sets it."""
         self._max_depth = max_depth
         self._redraws = redraws
+        self._candidate_pool = CandidatePool(original.tree, calibration, cost_benefit.usage, held=held)
         self._expandable = ExpandableNodes(
             original.tree, width, self._depth(), max_context, shares_root=shares_root, any_order=drafts_blocks
         )
-        self._candidate_pool = CandidatePool(original.tree, calibration, cost_benefit.usage)
         self._unsent = UnsentGrows()
         self._chosen: Ints = _NO_SLOTS
         """Nodes that are being expanded."""
@@ -80,14 +81,14 @@ class Growth:
         """List the nodes that may be taken now, likeliest first; none if none is above the floor, or there is no place for children."""
         if self.stalled or self._resting_until_commit or len(self._chosen) or not self.plan.speculates:
             return _NO_SLOTS
-        if not self.plan.draft_ahead and self._expansions >= self.plan.num_steps:
+        if not self.plan.draft_ahead and self._expansions >= self._levels():
             return _NO_SLOTS
         return self._expandable.best(self.original.free_nodes)  # each is to get a child at least
 
     def levels_below(self, slots: Ints) -> int:
         """Count the levels that one expansion of offers may draw, their own counted."""
         deep = self._expandable.deepest - int(self.original.tree.positions.take(slots).min())
-        return max(1, deep if self.plan.draft_ahead else min(deep, self.plan.num_steps - self._expansions))
+        return max(1, deep if self.plan.draft_ahead else min(deep, self._levels() - self._expansions))
 
     def scoring(self, slots: Ints, width: int) -> Scoring:
         """Make the scoring of the levels below offers, of `width` nodes each."""
@@ -139,6 +140,7 @@ class Growth:
                 self._expansions += 1
             self._add_level(slots.take(rows), level.children.at(rows), number)
             kept.append(slots)
+        self._expandable.max_depth = self._depth()
         return kept
 
     def add_tree(self, drawn: WholeTree) -> None:
@@ -204,6 +206,7 @@ class Growth:
             self._expandable.put_back_all(parents_first=ahead)
         self._expansions = 0
         self._resting_until_commit = False
+        self._expandable.max_depth = self._depth()
         self._push()  # survival has risen: what was too unlikely may not be now
         return AppliedCommit(commit.tokens, path, new_slots)
 
@@ -225,8 +228,11 @@ class Growth:
         return min(self._levels(), self._max_depth)
 
     def _levels(self) -> int:
-        """Count the levels below the root that the plan asks for."""
-        return 2 * self.plan.num_steps + 1 if self.plan.draft_ahead else self.plan.num_steps
+        """Count the levels below the root that the plan asks for, and those that are forced as far as a step has room for all of them."""
+        num_steps, room = self.plan.num_steps, self.plan.num_draft_tokens - 1
+        if self.plan.draft_ahead:
+            return 2 * num_steps + 1
+        return max(num_steps, min(num_steps + self._candidate_pool.forced_levels(), room))
 
 
 class Offer(NamedTuple):
