@@ -31,8 +31,8 @@ from specsplit.values import Sampling
 LEAST: Final = 0.98
 """The least share of the better one's tokens/s that both should have."""
 TEMPERATURES: Final = 0.0, 0.8, 1.0
-REQUESTS: Final = 16
-"""Of every row: with half as many the last digits of a rate say more of when grows came than of who drafts."""
+REQUESTS: Final = 8
+"""Of every row."""
 PROCESSES: Final = 2
 PROMPT, ANSWER, RUN = 256, 256, 24
 """Tokens of a prompt and of an answer that are made up, and of what such an answer says in one go, the mean."""
