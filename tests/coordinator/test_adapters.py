@@ -10,7 +10,7 @@ import pytest
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from specsplit.clock import ManualClock
-from specsplit.errors import Incompatible, InvalidRequest, Unavailable
+from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import AdaptersReport, Heartbeat, Register
 from specsplit.observe.record import FIELDS
 from specsplit.prefix import first_marks
@@ -73,20 +73,18 @@ def test_an_adapter_of_one_that_is_away_for_a_moment_is_still_known(registry: Re
         registry.model("sql")
 
 
-def test_other_weights_under_the_name_of_an_adapter_that_is_there_are_refused_until_it_has_gone(
-    registry: Registry,
-) -> None:
+def test_a_name_stands_for_the_adapter_of_the_first_that_came_until_that_has_gone(registry: Registry) -> None:
     other = Adapter("sql", "33")
     first = registry.register(register("a", LAW, SQL))
-    with pytest.raises(
-        Incompatible, match=r"adapter sql of verifier b has other weights .* than that of verifier a; give"
-    ):
-        registry.register(register("b", other))
-    assert registry.verifiers == (first,)
-    registry.register(register("c", LAW))
-    registry.on_stream_ended(first, "its stream ended")
-    registry.register(register("a", other))
-    assert first.lost_because == "another has its name now"
+    second = registry.register(register("b", other))
+    assert registry.model().adapters == (LAW, SQL)
+    assert choose_verifier(registry.verifiers, PlacementRequest(adapter=registry.model("sql").adapter("sql"))) is first
+    registry.on_stream_ended(second, "its stream ended")
+    assert registry.register(register("b", other)) is second
+    assert registry.model().adapters == (LAW, SQL), "it came later, whenever it comes back"
+    registry.remove(first, "it is lost")
+    assert registry.model().adapters == (other,)
+    registry.register(register("c", LAW, SQL))
     assert registry.model().adapters == (LAW, other)
 
 
@@ -154,9 +152,12 @@ def test_while_verifiers_are_updated_one_after_the_other_a_name_stands_for_what_
             other if SQL in other.adapters else None
         )
         registry.on_stream_ended(other, "it broke")
-        assert registry.register(other.who) is other, "it is not refused for what it had before"
+        assert registry.register(other.who) is other
+        assert registry.model("sql").adapters == (newer,), "what another comes back with is older"
     registry.on_adapters(first, AdaptersReport((SQL,)))
     assert registry.model("sql").adapters == (SQL,), "as it was before"
+    registry.on_adapters(second, AdaptersReport((newer, LAW)))
+    assert registry.model("sql").adapters == (LAW, SQL), "it is law that is new"
 
 
 def test_only_verifiers_have_adapters(registry: Registry) -> None:

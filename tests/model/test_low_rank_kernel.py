@@ -64,9 +64,8 @@ def test_what_is_added_to_a_row_depends_on_no_other_row_and_tiles_of_no_adapter_
         one = torch.tensor([[2, row, *[-1] * (ROWS - 1)]], dtype=torch.int32)
         stack.add(one, rows, alone)
     assert torch.equal(together, padded)
-    torch.testing.assert_close(
-        together, alone
-    )  # the interpreter's products are numpy's, which sum up as there are rows
+    # close, and not equal: the interpreter's products are numpy's, which sum up as there are rows
+    torch.testing.assert_close(together, alone)
     stack.add(tiles[:0], rows, together)
     assert torch.equal(together, padded), "there are none"
 

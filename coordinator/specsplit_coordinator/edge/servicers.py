@@ -166,6 +166,11 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 "a verifier cannot be told to use the controller in force, and keeps its own",
                 extra=fields(member_id=member.member_id, adaptive=self._orders.control.wanted),
             )
+        if unasked := [each.name for each in member.adapters if each not in self._registry.model().adapters]:
+            _log.warning(
+                "a verifier has other adapters than the rest under their names, and is asked for none of these until it is updated",
+                extra=fields(member_id=member.member_id, adapters=unasked),
+            )
         stream = JoinStream(self._registry, self._rosters, self._orders, member, reports)
         self._streams.add(stream)
         if self._draining:

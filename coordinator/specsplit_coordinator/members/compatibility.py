@@ -29,22 +29,6 @@ def check_vocabulary(member_id: str, model: ModelInfo, own: Vocabulary, verifier
             raise Incompatible(f"vocabulary mismatch in one cluster: {mine}; {theirs}")
 
 
-def check_adapters(member_id: str, model: ModelInfo, verifiers: Sequence[MemberState]) -> None:
-    """Raise Incompatible, naming both, if a verifier that registers has other weights under the name of an adapter that one has already.
-
-    A request names its adapter, so that its text would depend on where it is placed.
-    """
-    for member in verifiers:
-        other = member.who.role
-        theirs = {adapter.name: adapter for adapter in other.adapters} if isinstance(other, ModelInfo) else {}
-        for adapter in model.adapters:
-            if theirs.get(adapter.name, adapter) != adapter:
-                raise Incompatible(
-                    f"adapter {adapter.name} of verifier {member_id} has other weights or another configuration than that of verifier "
-                    f"{member.member_id}; give the folder of one of them another name"
-                )
-
-
 def different_adapters(verifiers: Sequence[MemberState]) -> str:
     """Which two verifiers have different adapters of one name, in words; empty if none have."""
     named: dict[str, tuple[Adapter, MemberState]] = {}

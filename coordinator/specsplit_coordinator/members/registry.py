@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from specsplit.clock import Clock
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import AdaptersReport, Heartbeat, Member, Register, WaveReport
 from specsplit.values import Adapter, ModelInfo, Vocabulary
+from specsplit_coordinator.members.adapter_names import AdapterNames
 from specsplit_coordinator.members.breaker import Breaker
-from specsplit_coordinator.members.compatibility import check_adapters, check_vocabulary
+from specsplit_coordinator.members.compatibility import check_vocabulary
 from specsplit_coordinator.members.groups import Groups
 from specsplit_coordinator.members.member_index import MemberIndex
 from specsplit_coordinator.members.member_state import Absence, MemberState
@@ -37,6 +38,7 @@ class Registry(Observable):
         self._away: dict[str, MemberState] = {}
         """Verifiers whose Join streams have ended less than `lost_after_s` ago, by member id: their sessions may still run."""
         self._groups = Groups(clock, lost_after_s)
+        self._adapter_names = AdapterNames()
         self.index = MemberIndex(vocabulary)
         self.heartbeats = 0
         """Counts the heartbeats of verifiers."""
@@ -46,8 +48,7 @@ class Registry(Observable):
     def register(self, who: Register) -> MemberState:
         """Add a member. A verifier that was away for a moment and registers as before gets its state back, with its sessions.
 
-        Raises InvalidRequest for a name or rank that is taken, Incompatible for a verifier with another vocabulary, or with another
-        adapter under the name of one that is there.
+        Raises InvalidRequest for a name or rank that is taken, Incompatible for a verifier with another vocabulary.
         """
         taken = self._members.get(who.member_id)
         if taken is not None:
@@ -63,7 +64,7 @@ class Registry(Observable):
     def _admit(self, who: Register) -> MemberState:
         if isinstance(who.role, ModelInfo) and who.role not in self.index.verifiers.models:
             check_vocabulary(who.member_id, who.role, self._vocabulary, self.verifiers)
-            check_adapters(who.member_id, who.role, self.verifiers)
+            self._adapter_names.joined(who.role.adapters, self._adapters)
         group = None if who.group is None else self._groups.join(who.group)
         return MemberState(who, self.clock.now(), Breaker(self.clock), group=group)
 
@@ -96,7 +97,9 @@ class Registry(Observable):
         if not member.is_verifier:
             raise InvalidRequest("adapters", f"are a verifier's, and {member.member_id} is none")
         if member.lost_because is None:  # otherwise the report was on its way when the verifier was taken for lost
+            before = member.adapters
             self.index.adopt(member, report.adapters)
+            self._adapter_names.updated(before, report.adapters, self._adapters)
             self.notify()
 
     def on_wave_report(self, member: MemberState, report: WaveReport) -> None:
@@ -195,23 +198,32 @@ class Registry(Observable):
         return bool(self._away)
 
     def model(self, adapter: str = "") -> ModelInfo:
-        """The model of the verifiers that have this adapter; of several, that with the shortest context. It tells the adapters of all:
-        while verifiers are updated one after the other, of one name the one that was told last.
+        """The model of the verifiers that have this adapter; of several, that with the shortest context. It tells the adapters of all,
+        and of each name that for which it stands (`AdapterNames`).
 
         Raises Unavailable if there is no verifier, InvalidRequest, naming those that there are, for an adapter that none has.
         """
-        away = (member.who.role for member in self._away.values() if isinstance(member.who.role, ModelInfo))
-        models = (*away, *self.index.verifiers.models)
+        models = self._models
         if not models:
             raise Unavailable(
                 "no verifier has joined the cluster; start one, or try again when it has loaded its model"
             )
-        named: dict[str, Adapter] = {each.name: each for model in models for each in model.adapters}
-        model = replace(min(models, key=_context), adapters=tuple(named[name] for name in sorted(named)))
+        model = replace(min(models, key=_context), adapters=self._adapter_names.among(self._adapters))
         wanted = model.adapter(adapter)
         if wanted is None:
             return model
         return replace(model, max_context=min(_context(each) for each in models if wanted in each.adapters))
+
+    @property
+    def _models(self) -> Sequence[ModelInfo]:
+        """What verifiers serve that are there, or were a moment ago."""
+        away = (member.who.role for member in self._away.values() if isinstance(member.who.role, ModelInfo))
+        return (*away, *self.index.verifiers.models)
+
+    @property
+    def _adapters(self) -> Collection[Adapter]:
+        """All that they have, each once."""
+        return dict.fromkeys(each for model in self._models for each in model.adapters)
 
     @property
     def usable_drafters(self) -> tuple[MemberState, ...]:

@@ -25,9 +25,8 @@ def architecture(facts: dict[str, Any], max_context: int | None = None) -> Pretr
         model_type = "qwen2"
     known = _TWINS.get(str(model_type), str(model_type))
     if model_type in _INDEXED:
-        facts.pop(
-            "layer_types", None
-        )  # transformers writes a kind of attention there that only layers with an indexer have
+        # transformers writes a kind of attention there that only layers with an indexer have
+        facts.pop("layer_types", None)
     if known not in CONFIG_MAPPING:
         raise LoadError(f"config.json names the architecture {model_type!r}, which transformers does not know")
     try:

@@ -77,8 +77,7 @@ class Layer(nn.Module):
         """What turns queries and keys at these positions; None: nothing does."""
         if self.rotary_emb is None:
             return None
-        if hasattr(
-            self.rotary_emb, "mrope_section"
-        ):  # it turns parts of a head by time, height and width; of text they are one
+        if hasattr(self.rotary_emb, "mrope_section"):
+            # it turns parts of a head by time, height and width; of text they are one
             positions = positions.expand(3, *positions.shape)
         return self.rotary_emb(hidden, positions, *(self.config.layer_types[:1] if self._by_kind else ()))
