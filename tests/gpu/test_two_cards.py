@@ -18,7 +18,9 @@ PROMPT = list(range(40, 60))
 DEVICE = "cuda"
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="a group needs a card for each rank, and there are no two"),
+    pytest.mark.skipif(
+        torch.cuda.device_count() < 2, reason="a group needs a card for each rank, and there are no two"
+    ),
     pytest.mark.timeout(600),
 ]
 
