@@ -166,7 +166,8 @@ def test_anyone_can_call_it_by_reflection(trio: LocalCluster) -> None:
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
         responses = [MessageToDict(response) for response in call(request, timeout=30)]
-    assert "".join(r["delta"].get("text", "") for r in responses if "delta" in r) == "bcde"
+    deltas = [delta for r in responses for delta in (*r.get("earlier", ()), r.get("delta", {}))]
+    assert "".join(delta.get("text", "") for delta in deltas) == "bcde"
     assert responses[-1]["done"]["usage"]["completionTokens"] == 4
 
 
