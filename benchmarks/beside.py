@@ -31,7 +31,7 @@ from specsplit.values import Sampling
 LEAST: Final = 0.98
 """The least share of the better one's tokens/s that both should have."""
 TEMPERATURES: Final = 0.0, 0.8, 1.0
-REQUESTS: Final = 8
+REQUESTS: Final = 24
 """Of every row."""
 PROCESSES: Final = 2
 PROMPT, ANSWER, RUN = 256, 256, 24
