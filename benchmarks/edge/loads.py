@@ -36,7 +36,7 @@ class Load(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """Seconds from the step of one verifier to that of the next."""
+        """Seconds between two steps, whichever verifiers make them."""
         return self.every_s / self.verifiers
 
     def by_several(self, name: str) -> Load:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specsplit.cli.local import LocalCluster
-from specsplit.requests import Delta
+from tests.support.streamed import streamed
 from tests.support.torchrun import torchrun
 from tests.system.conftest import as_soon_as
 
@@ -39,12 +39,7 @@ def test_it_writes_what_a_whole_one_does_and_a_stream_outlives_a_rank_that_dies_
             cluster.verifiers[0].terminate()
             assert cluster.verifiers[0].wait(30) == 0
             assert client.generate(PROMPT, max_tokens=256, ignore_eos=True).tokens == whole
-            tokens: list[int] = []
-            for event in client.stream(PROMPT, max_tokens=256, ignore_eos=True):
-                if isinstance(event, Delta):
-                    if not tokens:
-                        split.signal(1, signal.SIGKILL)
-                    tokens += event.tokens
-            assert tuple(tokens) == whole
+            tokens = streamed(client, PROMPT, 256, lambda: split.signal(1, signal.SIGKILL))
+            assert tokens == whole
             assert "rank 1 of 2 is lost" in split.output
             assert split.output.count("joined the cluster") == 2

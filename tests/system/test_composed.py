@@ -12,7 +12,7 @@ import pytest
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Options, Result
-from specsplit.requests import Delta
+from tests.support.streamed import streamed
 from tests.support.torchrun import forked_torchrun
 from tests.system.conftest import SERIAL, as_soon_as
 
@@ -64,13 +64,8 @@ def test_ranks_of_two_processes_write_what_one_verifier_does_and_a_stream_outliv
             assert all(
                 each.speculation.accepted for (kind, _), each in zip(CASES, parts, strict=True) if kind != "none"
             )
-            tokens: list[int] = []
-            for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
-                if isinstance(event, Delta):
-                    if not tokens:
-                        group.signal(3, signal.SIGKILL)
-                    tokens += event.tokens
-            assert tuple(tokens) == long
+            tokens = streamed(client, PROMPTS[0], LONG, lambda: group.signal(3, signal.SIGKILL))
+            assert tokens == long
             assert "rank 3 of 4 is lost" in group.output
             assert group.output.count("joined the cluster") == 4
             as_soon_as(lambda: len(client.cluster().members) == there + 1, within_s=120)

@@ -13,11 +13,11 @@ import torch
 from specsplit.cli.folders import drafts_beside
 from specsplit.cli.local import LocalCluster
 from specsplit.client import Client, Options, Result
-from specsplit.requests import Delta
 from specsplit.values import DrafterKind, TokenLogprob
 from tests.support.drafting import POCKET_KINDS
 from tests.support.grammars import SCHEMA
 from tests.support.rounding import assert_same_log_probabilities
+from tests.support.streamed import streamed
 from tests.support.torchrun import forked_torchrun
 from tests.system.conftest import SERIAL, as_soon_as
 
@@ -84,13 +84,8 @@ def test_a_split_target_writes_what_a_whole_one_does_with_any_drafter_and_a_stre
             told = client.generate(LONG_PROMPT, max_tokens=1, prompt_logprobs=3).prompt_logprobs
             assert [each.token for each in told] == LONG_PROMPT[1:]
             assert_same_log_probabilities(torch.tensor(numbers(told)), torch.tensor(numbers(prompt)), 2048)
-            tokens: list[int] = []
-            for event in client.stream(PROMPTS[0], max_tokens=LONG, ignore_eos=True):
-                if isinstance(event, Delta):
-                    if not tokens:
-                        split.signal(1, signal.SIGKILL)
-                    tokens += event.tokens
-            assert tuple(tokens) == long
+            tokens = streamed(client, PROMPTS[0], LONG, lambda: split.signal(1, signal.SIGKILL))
+            assert tokens == long
             assert "rank 1 of 2 is lost" in split.output
             assert split.output.count("joined the cluster") == 2
             split.signal(1, signal.SIGTERM)

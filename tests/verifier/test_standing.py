@@ -14,7 +14,7 @@ from specsplit_verifier.sessions.rests import PROBE, RESTS
 
 
 def standing() -> Standing:
-    return Standing("drafter", SessionAcceptance(Acceptance()))
+    return Standing("drafter", SessionAcceptance(Acceptance()), SessionAcceptance(Acceptance()))
 
 
 def rests(session: Standing, steps: int) -> Iterator[bool]:
@@ -49,7 +49,7 @@ def test_a_probe_takes_nodes_and_ends_the_rest_if_nodes_pay_again() -> None:
 
 
 def test_nodes_of_steps_that_were_looked_up_for_have_an_acceptance_of_their_own() -> None:
-    session = Standing("drafter", SessionAcceptance(Acceptance()), SessionAcceptance(Acceptance()))
+    session = standing()
     session.looked_up = True
     for _ in range(100):
         session.stepped([0.5, 0.5], [])

@@ -166,10 +166,10 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 "a verifier cannot be told to use the controller in force, and keeps its own",
                 extra=fields(member_id=member.member_id, adaptive=self._orders.control.wanted),
             )
-        if unasked := [each.name for each in member.adapters if each not in self._registry.model().adapters]:
+        if member.adapters and (unasked := member.adapters.difference(self._registry.model().adapters)):
             _log.warning(
                 "a verifier has other adapters than the rest under their names, and is asked for none of these until it is updated",
-                extra=fields(member_id=member.member_id, adapters=unasked),
+                extra=fields(member_id=member.member_id, adapters=sorted(each.name for each in unasked)),
             )
         stream = JoinStream(self._registry, self._rosters, self._orders, member, reports)
         self._streams.add(stream)

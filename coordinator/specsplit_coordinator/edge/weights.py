@@ -41,7 +41,9 @@ class WeightsUpdater:
         _log.info("weights are updated", extra=fields(folder=wanted.folder, told=len(asked), by=caller().name))
         answers = await asyncio.gather(*(self._updated(member, wanted) for member in asked))
         if different := different_adapters(self._registry.verifiers):
-            _log.warning("%s: requests are answered with the one that came last, until both are updated", different)
+            _log.warning(
+                "%s: the name stands for the one that a verifier was updated to last, until all are updated", different
+            )
         for each in answers:
             facts = fields(member_id=each.member_id, version=each.version, said=each.message)
             _log.log(logging.INFO if each.version else logging.WARNING, "a member was to take weights", extra=facts)

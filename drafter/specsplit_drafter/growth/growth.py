@@ -155,6 +155,7 @@ class Growth:
         if len(placed.tokens):
             self._unsent.add(self.original.grow(placed.parents, placed.tokens, placed.edges))
         self._candidate_pool.expanded(placed.slots, placed.rows, drawn.children)
+        self._expandable.max_depth = self._depth()
 
     def _distances(self, slots: Ints, level: int) -> Ints:
         """Find by what distance nodes are calibrated that are drawn so many levels below those of an expansion.

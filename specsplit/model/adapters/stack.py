@@ -33,5 +33,5 @@ class Stack:
         return self._matrices.down[own], self._matrices.up[own].t()
 
     def add(self, tiles: Tensor, rows: Tensor, sums: Tensor) -> None:
-        """Add it to rows of sums [T, O], in place, of rows x [T, I]. tiles: see `Shares.segments`."""
+        """Add it to rows of contiguous sums [T, O], in place, of rows x [T, I]. tiles: see `Shares.segments`."""
         self._add(self._matrices, tiles, rows.contiguous(), sums)

@@ -81,12 +81,12 @@ def bin_of(survival: float) -> int:
 class Standing:
     """One session at one drafter. Steps are those of the session."""
 
-    def __init__(self, address: str, alone: SessionAcceptance, together: SessionAcceptance | None = None) -> None:
-        """`alone`: of the drafter's nodes. `together`: of those of steps that were looked up for beside it; None: there are none."""
+    def __init__(self, address: str, alone: SessionAcceptance, together: SessionAcceptance) -> None:
+        """`alone`: of the drafter's nodes. `together`: of those of steps that were looked up for beside it."""
         self.address = address
         self.looked_up = False
         """True while it is looked up for beside the drafter: then survivals come of the record of both."""
-        self._acceptances = alone, together or alone
+        self._acceptances = alone, together
         self._idle = 0
         self._rests = Rests()
         self._repeats = Repeats()
