@@ -13,21 +13,20 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from scripts import gpu_carried
 from scripts.gpu_toolkit import linked, toolkit
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "build" / "wheels" / "kernels"
+FOLDER = gpu_carried.FOLDER / "kernels"
 WORK = ROOT / "build" / "gpu-kernels"
 HEAD_DIMS = (64, 128)
 """Those of the pocket and 1B targets, and of the 8B one."""
-MOST_MIB = 64
-"""Wheels and kernels travel together, and no more than that travels."""
 
 
 def main(words: list[str]) -> None:
-    """Compile for one architecture, 9.0a (Hopper) unless another is named, and say how large everything is.
+    """Compile for one architecture, 9.0a (Hopper) unless another is named, and say how large everything is that is carried.
 
-    The status is 2 if something is missing.
+    The status is 2 if something is missing, and 1 if that is too large.
     """
     architecture = words[0] if words else "9.0a"
     why = missing()
@@ -45,10 +44,7 @@ def main(words: list[str]) -> None:
         print(
             f"gpu-kernels: heads of {head_dim}, {architecture}: {library.stat().st_size / 2**20:.1f} MiB, {time.monotonic() - began:.0f} s"
         )
-    size = sum(each.stat().st_size for each in FOLDER.parent.rglob("*") if each.is_file()) / 2**20
-    print(f"gpu-kernels: in {FOLDER}; with the wheels beside them {size:.1f} MiB of {MOST_MIB}")
-    if size > MOST_MIB:
-        sys.exit(f"gpu-kernels: {FOLDER.parent} holds more than {MOST_MIB} MiB; leave something out")
+    gpu_carried.tell_sum("gpu-kernels")
 
 
 def missing() -> str | None:

@@ -15,8 +15,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from scripts import gpu_carried
+
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "build" / "wheels"
+FOLDER = gpu_carried.FOLDER
 PYTHON = "3.12"
 STANDS_THERE = ("torch", "transformers", "safetensors", "numpy", "tokenizers")
 """These, and what they alone require, are taken as they are there."""
@@ -26,7 +28,7 @@ PLATFORMS = ("manylinux1", "manylinux2010", "manylinux2014", *(f"manylinux_2_{mi
 
 
 def main() -> None:
-    """Fetch them, and say how large they are."""
+    """Fetch them, and say how large they are, and all that is carried. The status is 1 if that is too large."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = wanted([Requirement(each).name for each in project["dependencies"]])
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -39,6 +41,7 @@ def main() -> None:
     wheels = list(FOLDER.glob("*.whl"))
     size = sum(each.stat().st_size for each in wheels) / 2**20
     print(f"gpu-wheels: {len(wheels)} wheels for Python {PYTHON} on Linux (x86-64), {size:.0f} MiB, in {FOLDER}")
+    gpu_carried.tell_sum("gpu-wheels")
 
 
 def wanted(requirements: Iterable[str]) -> list[str]:

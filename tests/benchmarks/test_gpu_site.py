@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts import gpu_site, gpu_toolkit, gpu_wheels
+from scripts import gpu_carried, gpu_site, gpu_toolkit, gpu_wheels
 from scripts.gpu_toolkit import linked
 
 ROOT = Path(__file__).parents[2]
@@ -135,3 +135,20 @@ def test_the_wheels_are_what_a_machine_with_torch_may_lack_and_none_of_the_gigab
     names = gpu_wheels.wanted(["grpcio-status", "tokenizers", "pydantic-settings"])
     assert {"grpcio", "protobuf", "pydantic-core", "flashinfer-python", "apache-tvm-ffi", "pytest-asyncio"} <= {*names}
     assert not {*gpu_wheels.STANDS_THERE, "huggingface-hub", "requests", "nvidia-cutlass-dsl"} & {*names}
+
+
+def test_all_that_is_carried_is_summed_up_and_too_much_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kernels").mkdir()
+    for name, mib in (("one.whl", 30), ("kernels/one.so", 33)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(mib << 20)  # holes, which take no room
+    gpu_carried.tell_sum("gpu-wheels", tmp_path)
+    assert capsys.readouterr().out == f"gpu-wheels: 2 files are carried, 63.0 MiB of 64 at most, in {tmp_path}\n"
+    with (tmp_path / "two.whl").open("wb") as file:
+        file.truncate(2 << 20)
+    with pytest.raises(
+        SystemExit, match=r"more than 64 MiB; leave something out: the largest is kernels/one.so, 33.0 MiB"
+    ):
+        gpu_carried.tell_sum("gpu-kernels", tmp_path)
