@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from specsplit.errors import Incompatible, InvalidRequest
 from specsplit.features import FeatureNeed
@@ -130,10 +132,13 @@ class ModelInfo:
         """The adapter of that name; None if it is empty. Raises InvalidRequest, naming those that are there, if there is none."""
         if not name:
             return None
-        for adapter in self.adapters:
-            if adapter.name == name:
-                return adapter
-        raise InvalidRequest("adapter", f"is {name}, {self._known_adapters}")
+        if name not in self._by_name:
+            raise InvalidRequest("adapter", f"is {name}, {self._known_adapters}")
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Adapter]:
+        return {adapter.name: adapter for adapter in self.adapters}
 
     @property
     def _known_adapters(self) -> str:

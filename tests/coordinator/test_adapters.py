@@ -63,6 +63,20 @@ def test_the_model_tells_the_adapters_of_all_verifiers_and_the_context_of_those_
         registry.model("poems")
 
 
+def test_what_is_served_is_put_together_only_after_a_verifier_has_come_or_gone_with_what_no_other_has(
+    registry: Registry,
+) -> None:
+    first, another = registry.register(register("a", SQL)), registry.register(register("b", SQL, LAW))
+    whole, sql = registry.model(), registry.model("sql")
+    registry.on_heartbeat(first, Heartbeat(Load(sessions=1)))
+    third = registry.register(register("c", SQL))
+    registry.drain(third)
+    registry.remove(third, "it has left")
+    assert registry.model() is whole and registry.model("sql") is sql
+    registry.remove(another, "it is lost")
+    assert registry.model().adapters == (SQL,)
+
+
 def test_an_adapter_of_one_that_is_away_for_a_moment_is_still_known(registry: Registry) -> None:
     registry.register(register("plain"))
     away = registry.register(register("one", SQL))

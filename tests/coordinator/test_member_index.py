@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from specsplit.clock import ManualClock
-from specsplit.errors import Unavailable
+from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.membership import AdaptersReport, GroupRank, Heartbeat, Register
 from specsplit.values import Adapter, DrafterInfo, DrafterKind, Load, ModelInfo, Vocabulary
 from specsplit_coordinator.cluster.lease import Lease
@@ -143,7 +143,7 @@ class IndexedMembers(RuleBasedStateMachine):
             sum(each.running for each in taking),
             sum(each.who.max_sessions for each in taking),
         )
-        assert {*index.models} == {each.who.role for each in registry.verifiers}
+        assert {*registry.served} == {each.who.role for each in registry.known_verifiers}
         assert index.page_sizes == Counter(each.load.page_size for each in taking if each.load.page_size)
         for adapter in ADAPTERS:
             choices, have = index.choices.having(adapter), {*having(registry.verifiers, adapter)}
@@ -168,6 +168,15 @@ class IndexedMembers(RuleBasedStateMachine):
         known = [each.max_context for each in self.registry.known_verifiers]
         if known:
             assert self.registry.model().max_context == min(known)
+
+    @invariant()
+    def an_adapter_has_the_shortest_context_of_those_that_have_it(self) -> None:
+        for adapter in ADAPTERS:
+            contexts = [each.max_context for each in having(self.registry.known_verifiers, adapter)]
+            try:
+                assert self.registry.model(adapter.name).max_context == min(contexts, default=0)
+            except (InvalidRequest, Unavailable):
+                assert not contexts
 
     @invariant()
     def coordinators_are_as_many_as_a_member_has_said(self) -> None:

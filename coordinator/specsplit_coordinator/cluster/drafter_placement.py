@@ -47,7 +47,7 @@ def check_drafters(registry: Registry, wish: str | None, target: Vocabulary) -> 
     check_wish(wish)
     if wish in (None, NO_DRAFTER) or registry.index.drafters.count(kinds_of(wish)):
         return
-    looks_up = any(model.looks_up for model in registry.index.verifiers.models)
+    looks_up = any(model.looks_up for model in registry.served)
     choose_drafter(registry.drafters, wish, target, looks_up=looks_up)
 
 

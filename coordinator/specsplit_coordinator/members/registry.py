@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
 from specsplit.clock import Clock
-from specsplit.errors import InvalidRequest, Unavailable
+from specsplit.errors import InvalidRequest
 from specsplit.membership import AdaptersReport, Heartbeat, Member, Register, WaveReport
-from specsplit.values import Adapter, ModelInfo, Vocabulary
-from specsplit_coordinator.members.adapter_names import AdapterNames
+from specsplit.values import ModelInfo, Vocabulary
 from specsplit_coordinator.members.breaker import Breaker
 from specsplit_coordinator.members.compatibility import check_vocabulary
 from specsplit_coordinator.members.groups import Groups
 from specsplit_coordinator.members.member_index import MemberIndex
 from specsplit_coordinator.members.member_state import Absence, MemberState
 from specsplit_coordinator.members.observable import Observable
+from specsplit_coordinator.members.served import Served
 
 DRAFTER_COOL_DOWN_S = 5.0
 """How long a drafter that a verifier has just lost is the last choice for it."""
@@ -38,8 +37,9 @@ class Registry(Observable):
         self._away: dict[str, MemberState] = {}
         """Verifiers whose Join streams have ended less than `lost_after_s` ago, by member id: their sessions may still run."""
         self._groups = Groups(clock, lost_after_s)
-        self._adapter_names = AdapterNames()
         self.index = MemberIndex(vocabulary)
+        self.served = Served()
+        """What verifiers serve that are there, or away."""
         self.heartbeats = 0
         """Counts the heartbeats of verifiers."""
         self.on_gone: list[Callable[[MemberState], None]] = []
@@ -62,10 +62,11 @@ class Registry(Observable):
         return member
 
     def _admit(self, who: Register) -> MemberState:
-        if isinstance(who.role, ModelInfo) and who.role not in self.index.verifiers.models:
+        if isinstance(who.role, ModelInfo) and who.role not in self.served:
             check_vocabulary(who.member_id, who.role, self._vocabulary, self.verifiers)
-            self._adapter_names.joined(who.role.adapters, self._adapters)
         group = None if who.group is None else self._groups.join(who.group)
+        if isinstance(who.role, ModelInfo):
+            self.served.joined(who.role)
         return MemberState(who, self.clock.now(), Breaker(self.clock), group=group)
 
     def _returning(self, who: Register) -> MemberState | None:
@@ -97,9 +98,10 @@ class Registry(Observable):
         if not member.is_verifier:
             raise InvalidRequest("adapters", f"are a verifier's, and {member.member_id} is none")
         if member.lost_because is None:  # otherwise the report was on its way when the verifier was taken for lost
-            before = member.adapters
+            before = member.who.role
             self.index.adopt(member, report.adapters)
-            self._adapter_names.updated(before, report.adapters, self._adapters)
+            assert isinstance(before, ModelInfo) and isinstance(member.who.role, ModelInfo), "it is a verifier"
+            self.served.updated(before, member.who.role)
             self.notify()
 
     def on_wave_report(self, member: MemberState, report: WaveReport) -> None:
@@ -142,6 +144,8 @@ class Registry(Observable):
         if member.who.group is not None:
             self._groups.lose(member.who.group)
         self.index.leave(member)
+        if isinstance(member.who.role, ModelInfo):
+            self.served.left(member.who.role)
         for on_lost in [*member.on_lost]:
             on_lost()
         for callback in self.on_gone:
@@ -198,38 +202,13 @@ class Registry(Observable):
         return bool(self._away)
 
     def model(self, adapter: str = "") -> ModelInfo:
-        """The model of the verifiers that have this adapter; of several, that with the shortest context. It tells the adapters of all,
-        and of each name that for which it stands (`AdapterNames`).
+        """What serves requests for this adapter, of the verifiers that are there or away.
 
-        Raises Unavailable if there is no verifier, InvalidRequest, naming those that there are, for an adapter that none has.
+        Raises Unavailable if there is no verifier, InvalidRequest for an adapter that none has.
         """
-        models = self._models
-        if not models:
-            raise Unavailable(
-                "no verifier has joined the cluster; start one, or try again when it has loaded its model"
-            )
-        model = replace(min(models, key=_context), adapters=self._adapter_names.among(self._adapters))
-        wanted = model.adapter(adapter)
-        if wanted is None:
-            return model
-        return replace(model, max_context=min(_context(each) for each in models if wanted in each.adapters))
-
-    @property
-    def _models(self) -> Sequence[ModelInfo]:
-        """What verifiers serve that are there, or were a moment ago."""
-        away = (member.who.role for member in self._away.values() if isinstance(member.who.role, ModelInfo))
-        return (*away, *self.index.verifiers.models)
-
-    @property
-    def _adapters(self) -> Collection[Adapter]:
-        """All that they have, each once."""
-        return dict.fromkeys(each for model in self._models for each in model.adapters)
+        return self.served.model(adapter)
 
     @property
     def usable_drafters(self) -> tuple[MemberState, ...]:
         """The drafters that verifiers may use, in order of joining."""
         return tuple(member for member in self.drafters if member in self.index.drafters)
-
-
-def _context(model: ModelInfo) -> int:
-    return model.max_context

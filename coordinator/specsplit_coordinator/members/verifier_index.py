@@ -7,10 +7,9 @@ pages that a report adds or drops, and apart from the adapters of one that begin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specsplit.values import ModelInfo
 from specsplit_coordinator.members.choices import OUT, ChoicesByAdapter, Standing
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.prefix_index import PrefixIndex
@@ -45,7 +44,6 @@ class VerifierIndex:
         self.prefixes = PrefixIndex()
         """Verifiers that take sessions by the pages that they have."""
         self._free = 0
-        self._models: Counter[ModelInfo] = Counter()
         self._page_sizes: Counter[int] = Counter()
         self.sessions = 0
         """Sessions on verifiers that take sessions, whoever has placed them."""
@@ -63,8 +61,6 @@ class VerifierIndex:
     def update(self, verifier: MemberState, *, present: bool = True) -> None:
         """Note how a verifier fares now, or that it is gone."""
         before = self._counted.get(verifier)
-        if present is (before is None):
-            self._count_model(_model_of(verifier), 1 if present else -1)
         now = _count(verifier) if present else NOTHING
         self._sum_up(before or NOTHING, now)
         self._sort(verifier, before or NOTHING, now)
@@ -73,11 +69,6 @@ class VerifierIndex:
             self._counted[verifier] = now
         else:
             self._counted.pop(verifier, None)
-
-    @property
-    def models(self) -> Iterator[ModelInfo]:
-        """What they serve, each once, in the order in which the first of them has told it."""
-        return iter(self._models)
 
     @property
     def page_sizes(self) -> Mapping[int, int]:
@@ -92,11 +83,6 @@ class VerifierIndex:
             return self._free
         return self._free - sum(verifier.free_places for verifier in cooling)
 
-    def _count_model(self, model: ModelInfo, more: int) -> None:
-        self._models[model] += more
-        if not self._models[model]:
-            del self._models[model]
-
     def _sum_up(self, before: _Counted, now: _Counted) -> None:
         self._free += now.free - before.free
         self.sessions += now.sessions - before.sessions
@@ -110,12 +96,6 @@ class VerifierIndex:
         self.failing.hold(verifier, held=now.places > 0 and verifier.breaker.failures > 0)
         if before.standing != now.standing:
             self.choices.hold(verifier, now.standing)
-
-
-def _model_of(verifier: MemberState) -> ModelInfo:
-    model = verifier.who.role
-    assert isinstance(model, ModelInfo), "only verifiers have a model"
-    return model
 
 
 def _count(verifier: MemberState) -> _Counted:
