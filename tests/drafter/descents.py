@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from specsplit.model.lm.runner import ModelRunner
 from specsplit.tree import Ints, Scores, as_sent
 from specsplit.values import Sampling
 from specsplit_drafter.drafts.calibration import DistanceCalibration
@@ -26,11 +27,17 @@ PLANTED = ((0, 20), (1, 21), (1, 22), (0, 23))
 """Parent's id and token of what hangs below the root of every session but the first, and is expanded with its root before."""
 
 
-def proposer_of(name: str, num_slots: int = 2048, device: str = "cpu") -> ModelProposer:
-    """`standalone`, or a head of `head_toys`."""
-    if name == "standalone":
-        return ModelProposer(StandaloneModel(tiny_lm(num_slots, device=device)), CHILDREN)
-    return ModelProposer(HeadModel(head_of(name).to(device), num_slots), CHILDREN)
+def proposer_of(
+    name: str, num_slots: int = 2048, device: str = "cpu", prepare: Callable[[ModelRunner], None] = lambda _: None
+) -> ModelProposer:
+    """`standalone`, `standalone, windows`, whose layers see one, or a head of `head_toys`. `prepare` is called with what runs it."""
+    if name.startswith("standalone"):
+        model = tiny_lm(num_slots, device=device, window=5 if name == "standalone, windows" else None)
+        prepare(model)
+        return ModelProposer(StandaloneModel(model), CHILDREN)
+    head = HeadModel(head_of(name).to(device), num_slots)
+    prepare(head.runners[0])
+    return ModelProposer(head, CHILDREN)
 
 
 def calibration_of(seed: int, distances: int) -> DistanceCalibration:
@@ -53,7 +60,7 @@ class Twin:
     def _session(self, name: str, number: int, how: tuple[list[int], Sampling]) -> Handled:
         prompt, sampling = how
         session = Handled(self.proposer, prompt, (1, number), sampling)
-        if name != "standalone":
+        if not name.startswith("standalone"):
             head = head_of(name)
             self.proposer.feed(session.key, event_of(head, prompt, 0, len(prompt) - 1), layout_of(head))
         if number:

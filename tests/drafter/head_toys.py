@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, MixtralConfig, Qwen3MoeConfig
+from transformers import DeepseekV3Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen3MoeConfig
 
 from specsplit.features import LAST, FeatureFormat, FeatureLayout, Features
 from specsplit.model.attention.interface import NAME
@@ -121,6 +121,24 @@ def _shape() -> dict[str, Any]:
     return {name: known[name] for name in _SHAPE}
 
 
+def _windowed(attention: str) -> Head:
+    layer = MistralConfig(**_shape(), sliding_window=5)
+    return MtpHead([layer], ends(), recurrent=True, model="tiny-head", attn_implementation=attention)
+
+
+def _latent(attention: str) -> Head:
+    ranks = {"q_lora_rank": 12, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    layer = DeepseekV3Config(**{**_shape(), **ranks, "num_key_value_heads": 4}, first_k_dense_replace=1)
+    return MtpHead(
+        [layer],
+        ends(),
+        recurrent=True,
+        formula=DEEPSEEK.formula,
+        model="tiny-head",
+        attn_implementation=attention,
+    )
+
+
 HEADS: Mapping[str, Callable[[str], Head]] = {
     "eagle": _eagle,
     "eagle3": _eagle3,
@@ -136,6 +154,8 @@ EXPERTS: Mapping[str, Callable[[str], Head]] = {"qwen3_moe": _qwen3_moe, "mixtra
 """Multi-token prediction layers with experts."""
 STACKED: Mapping[str, Callable[[str], Head]] = {"stacked": _stacked}
 """EAGLE-3 with two decoder layers."""
+OTHERS: Mapping[str, Callable[[str], Head]] = {"windowed": _windowed, "latent": _latent}
+"""Whose layer sees a window, and whose keys are wider than its values and made of latents."""
 
 
 def saveable(name: str) -> Head:
@@ -147,7 +167,7 @@ def head_of(name: str, attention: str = NAME) -> Head:
     """With random weights, always the same; large enough that every token of the context matters."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        head = {**HEADS, **EXPERTS, **STACKED}[name](attention)
+        head = {**HEADS, **EXPERTS, **STACKED, **OTHERS}[name](attention)
         for parameter in head.parameters():
             if parameter.requires_grad and parameter.ndim > 1:
                 parameter.data.normal_(std=parameter.shape[-1] ** -0.5)

@@ -5,17 +5,21 @@ These tests have never run: they were written on a machine without a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specsplit.model import Geometry, KVCache
+from specsplit.model import Geometry, KVCache, PagePool, Row
+from specsplit.model.attention.interface import ForwardBatch
 from specsplit.model.attention.softmax import SINKS
 from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.attention.triton.attention import TritonAttention, obstacle_on
 from specsplit.model.graphs import Bucket, Buckets, CudaCapturer, StaticInputs
 from specsplit.model.pages.geometry import ALL, Layer, Span
+from tests.model.attended import levels, on_the_device
 from tests.model.ragged import Ragged, ragged
 
 GPU = torch.device("cuda", 0)
@@ -37,9 +41,13 @@ LAYERS = {
 
 def _near(kv: KVCache, page_size: int, batches: Ragged) -> None:
     """Both backends attend alike in all layers of `kv`."""
-    count = sum(row.num_tokens for row in batches.rows)
     backends = TritonAttention(kv, page_size), TorchAttention(kv, page_size)
     planned = [backend.plan(batches.batch(GPU)) for backend in backends]
+    _alike(kv, planned, sum(row.num_tokens for row in batches.rows))
+
+
+def _alike(kv: KVCache, planned: Sequence[ForwardBatch], count: int) -> None:
+    """Two forwards of so many tokens attend alike in all layers of `kv`."""
     for number, layer in enumerate(kv.geometry.layers):
         shapes = (
             (layer.num_heads, layer.key_width),
@@ -91,6 +99,24 @@ def test_over_kv_of_any_type_nothing_is_read_that_no_row_sees(dtype: torch.dtype
     def law(batches: Ragged) -> None:
         torch.manual_seed(20)
         _near(batches.filled(4, 128, dtype, GPU, stored), 16, batches)
+
+    law()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("span", [ALL, Span(window=7), Span(chunk=20)], ids=str)
+def test_what_only_the_device_knows_is_attended_to_as_torch_does_it(span: Span, dtype: torch.dtype) -> None:
+    @settings(max_examples=20)
+    @given(levels())
+    def law(nodes: tuple[list[Row], PagePool]) -> None:
+        torch.manual_seed(20)
+        rows, pool = nodes
+        kv = KVCache(Geometry((Layer(16, 4, 128, 128, span), Layer(8, 8, 192, 128))), pool.num_slots, dtype, GPU)
+        for tensor in kv.tensors:
+            tensor.normal_()
+        batch = on_the_device(rows, pool, GPU)
+        planned = [backend(kv, 1).plan_on_device(batch) for backend in (TritonAttention, TorchAttention)]
+        _alike(kv, planned, sum(row.num_tokens for row in rows))
 
     law()
 

@@ -2,16 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specsplit.model import KVCache, PagePool, Row
+from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row, ancestor_mask
+from specsplit.model.attention.interface import DevicePlanner
+from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import ALL, Layer, Span
 from tests.model.ragged import Ragged, slots_in
+from tests.support.rounding import assert_same_sums
 
+_CPU = torch.device("cpu")
 SPANS = st.one_of(st.just(ALL), st.builds(Span, window=st.integers(1, 40)), st.builds(Span, chunk=st.integers(1, 40)))
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Layer:
+    kv_heads, group = draw(st.sampled_from([(1, 3), (2, 1), (2, 2), (1, 20)]))
+    widths = draw(st.sampled_from([(8, 8), (24, 8), (8, 16), (80, 64), (32, 32)]))
+    softcap = draw(st.sampled_from([None, 0.7]))
+    within = widths[0] >= widths[1] and draw(st.booleans())
+    return Layer(kv_heads * group, kv_heads, *widths, draw(SPANS), softcap, draw(st.booleans()), within)
+
+
+@st.composite
+def levels(draw: st.DrawFn) -> tuple[list[Row], PagePool]:
+    """Rows of as many new nodes each, as a descent has them: behind contexts, and earlier nodes of which each sees some."""
+    new, pool, rows = draw(st.sampled_from([1, 2, 5, 19])), PagePool(400, 1), list[Row]()
+    for _ in range(draw(st.integers(1, 3))):
+        before, earlier = draw(st.integers(1, 30)), draw(st.integers(0, 40))
+        parents = [draw(st.integers(-1, index - 1)) for index in range(earlier)]
+        parents += [draw(st.integers(-1, earlier - 1)) for _ in range(new)]
+        table = PageTable(pool)
+        table.reserve(before + len(parents))
+        mask = ancestor_mask(parents)[-new:]
+        rows.append(Row([7] * new, before + mask.sum(axis=1) - 1, table.upto(before + len(parents)), mask))
+    return rows, pool
+
+
+def on_the_device(rows: list[Row], pool: PagePool, device: torch.device = _CPU) -> DeviceBatch:
+    """Rows of `levels` as the device knows them: shorter contexts are padded with their first slot, and tails between old and new nodes."""
+    new = rows[0].num_tokens
+    before = [row.pages.length - row.tail_mask.shape[1] for row in rows]
+    context = np.zeros((len(rows), max(before) + 3), dtype=np.int64)
+    tail = np.zeros((len(rows), max(row.tail_mask.shape[1] for row in rows)), dtype=np.int64)
+    sees = np.zeros((len(rows), new, tail.shape[1]), dtype=np.bool_)
+    for index, (row, count) in enumerate(zip(rows, before, strict=True)):
+        slots, earlier = slots_of(row, pool), row.tail_mask.shape[1] - new
+        context[index] = tail[index] = slots[0]
+        context[index, :count] = slots[:count]
+        tail[index, :earlier], tail[index, -new:] = slots[count:-new], slots[-new:]
+        sees[index, :, :earlier], sees[index, :, -new:] = row.tail_mask[:, :earlier], row.tail_mask[:, earlier:]
+    written = np.concatenate([slots_of(row, pool)[-new:] for row in rows])
+    positions = np.concatenate([row.positions for row in rows])
+    arrays = np.full(len(written), 7), positions, written, context, np.array(before), tail, sees
+    return DeviceBatch(*(torch.from_numpy(array).to(device) for array in arrays))
+
+
+def attends_on_the_device(
+    planner: Callable[[KVCache], DevicePlanner],
+    described: list[Layer],
+    rows: list[Row],
+    pool: PagePool,
+    unseen: float = 0.0,
+) -> None:
+    """Plan rows of `levels` on the device: every layer attends as is described. What no row sees of KV is `unseen`."""
+    kv = KVCache(Geometry(tuple(described)), pool.num_slots, torch.float32, _CPU)
+    for tensor in kv.tensors:
+        tensor.fill_(unseen)
+    forward = planner(kv).plan_on_device(on_the_device(rows, pool))
+    for number, layer in enumerate(described):
+        fill(kv, number, rows, pool)
+        query, key, value, sinks = new_tokens(layer, sum(row.num_tokens for row in rows))
+        found = forward.attend(number, query, key, value, 0.4, {"s_aux": sinks})
+        assert_same_sums(found[0], reference(kv, number, rows, pool, query, sinks))
 
 
 def path_of(row: Row, query: int) -> list[int]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specsplit.errors import LoadError
 from specsplit.model.attention import backends
-from specsplit.model.attention.choosing import ON_A_GPU, backend_over, fastest
+from specsplit.model.attention.choosing import ON_A_GPU, backend_over, fastest, planner_on_device
 from specsplit.model.attention.interface import AttentionBackend
 from specsplit.model.attention.measuring import step_seconds
 from specsplit.model.attention.torch_attention import TorchAttention
@@ -132,3 +132,28 @@ def test_measuring_takes_pages_for_a_moment_and_none_where_there_are_too_few(geo
     assert (took is None) == (pages // 8 * 4 < 8)
     assert took is None or took > 0
     assert runner.pool.free_pages == pages
+
+
+class OnTheHost:
+    """Stands for FlashInfer: it plans on the host alone."""
+
+    def __init__(self, kv: KVCache, page_size: int) -> None:
+        torch_attention = TorchAttention(kv, page_size)
+        self.plan, self.plan_read, self.static = (
+            torch_attention.plan, torch_attention.plan_read, torch_attention.static,
+        )  # fmt: skip
+
+
+def test_what_the_device_plans_triton_attends_to_beside_a_backend_that_plans_on_the_host(
+    had: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    had()
+    first, second, host = First(KV, 1), Second(KV, 1), OnTheHost(KV, 1)
+    assert planner_on_device(first, KV, 1) is first and planner_on_device(second, KV, 1) is second
+    assert isinstance(planner_on_device(host, KV, 1), Second)
+    assert not caplog.messages
+    for obstacles, made in ((None, None), refusing), ((None, "there is no gcc"), Second):
+        had(second=made, obstacles=obstacles)
+        assert planner_on_device(host, KV, 1) is None, "never by torch, which nobody asked for"
+    levels = "levels of a tree are drawn one by one: only triton attends to what the device draws itself: "
+    assert caplog.messages == [f"{levels}nvcc says no", f"{levels}there is no gcc"]

@@ -9,16 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.errors import LoadError
-from specsplit.model import Geometry, KVCache, PagePool, PageTable, Row
+from specsplit.model import Geometry, PagePool, PageTable, Row
 from specsplit.model.attention.interface import ForwardBatch, ToldMask
 from specsplit.model.attention.pieces import PIECE, is_cut, pieces_of
 from specsplit.model.attention.support import observe
-from specsplit.model.attention.torch_attention import TorchAttention, plan_on_device
+from specsplit.model.attention.torch_attention import TorchAttention
 from specsplit.model.pages.batch import visible
-from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import ALL, Layer, Span
 from specsplit.model.pages.input_batch import InputBatch
-from tests.model.attended import SPANS, fill, new_tokens, placed, reference, seen_of
+from tests.model.attended import SPANS, attends_on_the_device, fill, levels, new_tokens, placed, reference, seen_of
 from tests.model.ragged import Ragged, cache_of, pools, ragged
 from tests.support.rounding import assert_same_sums
 
@@ -126,28 +125,11 @@ def test_a_tree_and_a_chunk_with_much_before_it_are_not_cut() -> None:
     assert not is_cut(Row.tree([7] * 300, [-1, 0, 0, *range(2, 299)], table.upto(600)))
 
 
-@given(st.data())
-def test_a_batch_that_only_the_device_knows_is_attended_to_in_the_same_way(data: st.DataObject) -> None:
-    described = tuple(data.draw(st.lists(layers(), min_size=1, max_size=3)))
-    pool = PagePool(40, 1)
-    prefix, parents = data.draw(st.integers(0, 30)), [-1, 0, 0, 1, 3, 2]
-    table = PageTable(pool)
-    table.reserve(prefix + len(parents))
-    row = Row.tree([7] * len(parents), parents, table.upto(prefix + len(parents)))
-    slots = torch.from_numpy(table.slots(0, row.pages.length))
-    sees = torch.ones(1, len(parents), row.pages.length, dtype=torch.bool)
-    sees[0, :, prefix:] = torch.from_numpy(row.tail_mask.copy())
-    on_device = DeviceBatch(
-        torch.full((len(parents),), 7), torch.from_numpy(row.positions), slots[prefix:], slots[None], sees
-    )
-    kv = KVCache(Geometry(described), pool.num_slots, torch.float32, CPU)
-    for tensor in kv.tensors:
-        tensor.normal_()
-    planned = TorchAttention(kv, 1).plan(InputBatch([row], pool.tables, CPU)), plan_on_device(kv, on_device)
-    for number, layer in enumerate(described):
-        query, key, value, sinks = new_tokens(layer, len(parents))
-        expected, found = (each.attend(number, query, key, value, None, {"s_aux": sinks}) for each in planned)
-        assert_same_sums(found, expected)
+@given(st.lists(layers(), min_size=1, max_size=3), levels())
+def test_a_batch_that_only_the_device_knows_is_attended_to_in_the_same_way(
+    described: list[Layer], nodes: tuple[list[Row], PagePool]
+) -> None:
+    attends_on_the_device(lambda kv: TorchAttention(kv, 1), described, *nodes)
 
 
 def observed(mask: ToldMask | None, window: int | None = None, context: int = 100) -> Span:

@@ -16,24 +16,17 @@ from specsplit.model.attention.triton.attention import TritonAttention, unserved
 from specsplit.model.attention.triton.layout import FIELDS, Field, Shape, lay_out
 from specsplit.model.attention.triton.tiles import Tile, parts_of, pieces
 from specsplit.model.graphs import Bucket, Buckets, StaticInputs
+from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import ALL, NO_ATTENTION, Layer, Span
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.windows import WindowPages
-from tests.model.attended import SPANS, fill, new_tokens, placed, reference
+from tests.model.attended import attends_on_the_device, fill, layers, levels, new_tokens, placed, reference
 from tests.model.ragged import cache_of, pools, ragged
 from tests.support.kernels import interpreted
+from tests.support.launches import recorded_kernels
 from tests.support.rounding import assert_same_sums
 
 CPU = torch.device("cpu")
-
-
-@st.composite
-def layers(draw: st.DrawFn) -> Layer:
-    kv_heads, group = draw(st.sampled_from([(1, 3), (2, 1), (2, 2), (1, 20)]))
-    widths = draw(st.sampled_from([(8, 8), (24, 8), (8, 16), (80, 64), (32, 32)]))
-    softcap = draw(st.sampled_from([None, 0.7]))
-    within = widths[0] >= widths[1] and draw(st.booleans())
-    return Layer(kv_heads * group, kv_heads, *widths, draw(SPANS), softcap, draw(st.booleans()), within)
 
 
 class TestInterpreted:
@@ -57,6 +50,34 @@ class TestInterpreted:
         query, key, value, sinks = new_tokens(described[1], sum(row.num_tokens for row in rows))
         found = forward.attend(1, query, key, value, 0.4, {"s_aux": sinks})
         assert_same_sums(found[0], reference(kv, 1, rows, batch.pool, query, sinks))
+
+    @settings(max_examples=12)
+    @given(st.lists(layers(), min_size=1, max_size=3), levels(), st.sampled_from([1, 64]))
+    def test_a_batch_that_only_the_device_knows_is_attended_to_in_the_same_way(
+        self, described: list[Layer], nodes: tuple[list[Row], PagePool], processors: int
+    ) -> None:
+        """Nor is anything read that no token sees."""
+        attends_on_the_device(
+            lambda kv: TritonAttention(kv, 1, processors_of_device=processors, share=16), described, *nodes, torch.nan
+        )
+
+    @pytest.mark.parametrize("described", [Layer(32, 8, 128, 128), Layer(8, 8, 192, 128, Span(window=7))])
+    def test_what_a_level_takes_was_compiled_at_load(self, described: Layer) -> None:
+        kv = KVCache(Geometry((described,)), 400, torch.float16, CPU)
+        backend = TritonAttention(kv, 1, processors_of_device=132)
+        with recorded_kernels() as compiled:
+            backend._compile()  # pyright: ignore[reportPrivateUsage]
+        for rows, new, tail, context in ((1, 1, 16, 64), (1, 16, 32, 256), (2, 5, 40, 300)):
+            written = torch.arange(rows * new)
+            listed = [torch.zeros(rows, count, dtype=torch.int64) for count in (context, tail)]
+            sees = torch.ones(rows, new, tail, dtype=torch.bool)
+            lengths = torch.full((rows,), context)
+            batch = DeviceBatch(written, written, written, listed[0], lengths, listed[1], sees)
+            with recorded_kernels() as launched:
+                forward = backend.plan_on_device(batch)
+                query, key, value, _ = (each.to(kv.dtype) for each in new_tokens(described, len(written)))
+                forward.attend(0, query, key, value, None, {})
+            assert {kernel[0] for kernel in launched} >= {"lay_out", "attend"} and launched <= compiled
 
     @pytest.mark.parametrize("length", [2, 40])
     def test_what_a_window_hides_of_a_tail_is_not_read(self, length: int) -> None:

@@ -100,9 +100,9 @@ class DescentInputs:
     sees: Tensor
     """bool [B, N, E]"""
     context: Tensor
-    """int64 [B, C] slots of the contexts; a shorter one is padded with its first slot."""
-    in_context: Tensor
-    """bool [B, 1, C] False for padding."""
+    """int64 [B, C] slots of the contexts, int32 on a GPU; a shorter one is padded with its first slot."""
+    lengths: Tensor
+    """int64 [B] of the contexts."""
     own: Tensor
     """int64 [B, E]"""
     level_slots: Tensor
@@ -125,7 +125,7 @@ class DescentInputs:
     ) -> DescentInputs:
         """Lay out the parts (at least one) of all sessions, and of each the rows [n] of its nodes. `padding` pads N, C and E."""
         scorings = [part.scoring for part in parts]
-        context, in_context = _contexts([part.context for part in parts], tables, device, padding)
+        context, lengths = _contexts([part.context for part in parts], tables, device, padding)
         nowhere = [int(tables.slots[part.context.table, 0]) for part in parts]  # slots of another session may hold NaN
         of_host = {
             "rows": _padded(rows, padding),
@@ -141,7 +141,7 @@ class DescentInputs:
             "deepest": np.array([scoring.deepest for scoring in scorings])[:, None],
         }
         tensors = {name: on_device(array, device) for name, array in of_host.items()}
-        return cls(context=context, in_context=in_context, **tensors)
+        return cls(context=context, lengths=lengths, **tensors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,14 +188,19 @@ class Descent:
     def _levels(self, model: DraftModel) -> Iterator[DeviceLevel]:
         inputs, children = self.inputs, self.children
         nodes = _Nodes(inputs.scores, inputs.distances, inputs.positions, inputs.slots, inputs.sees)
-        listed, real = torch.cat((inputs.context, inputs.own), 1), inputs.in_context
+        tail = inputs.own
         for level_slots in inputs.level_slots.unbind(1):
             parents, tokens, below = self._best(nodes, children, level_slots)
             sources = nodes.slots.gather(1, parents)
-            listed = torch.cat((listed, level_slots), 1)
-            seen = torch.cat((real.expand(-1, level_slots.shape[1], -1), below.sees), 2)
+            tail = torch.cat((tail, level_slots), 1)
             batch = DeviceBatch(
-                tokens.view(-1), below.positions.view(-1) - self.first, level_slots.reshape(-1), listed, seen
+                tokens.view(-1),
+                below.positions.view(-1) - self.first,
+                level_slots.reshape(-1),
+                inputs.context,
+                inputs.lengths,
+                tail,
+                below.sees,
             )
             logits = model.run_level(batch, sources.view(-1))
             children, nodes = self.ranking.rank(logits, below.positions.view(-1)), below
@@ -223,17 +228,18 @@ class Descent:
 def _contexts(
     contexts: Sequence[RowPages], tables: PageTables, device: torch.device, padding: Padding
 ) -> tuple[Tensor, Tensor]:
-    """Look up the slots int64 [B, C] of contexts, and which of them are no padding [B, 1, C]. A CPU reads the host's tables."""
+    """Look up the slots [B, C] of contexts, and how many each has, int64 [B]. A CPU reads the host's tables."""
     most = max(context.length for context in contexts)
     numbers = np.array([context.table for context in contexts])
-    if device.type == "cpu":
-        slots = torch.from_numpy(tables.slots[numbers, :most])
-    else:
-        slots = tables.on(device)[on_device(numbers, device), :most].long()
+    slots = (
+        torch.from_numpy(tables.slots[numbers, :most])
+        if device.type == "cpu"
+        else tables.on(device)[on_device(numbers, device), :most]
+    )
     slots = pad(slots, (0, padding(most) - most))
-    lengths = on_device(np.array([[context.length] for context in contexts]), device)
-    real = torch.arange(slots.shape[1], device=device) < lengths
-    return slots.where(real, slots[:, :1]), real.unsqueeze(1)
+    lengths = on_device(np.array([context.length for context in contexts]), device)
+    real = torch.arange(slots.shape[1], device=device) < lengths.unsqueeze(1)
+    return slots.where(real, slots[:, :1]), lengths
 
 
 def _padded(parts: Sequence[NDArray[Any]], padding: Padding, fill: Sequence[float] | None = None) -> NDArray[Any]:

@@ -127,6 +127,11 @@ class DraftModel(Protocol):
         ...
 
     @property
+    def descends(self) -> bool:
+        """Whether `run_level` can be called, for a recurrent model. Where nobody has asked before, kernels may be compiled."""
+        ...
+
+    @property
     def feature_dtype(self) -> torch.dtype | None:
         """The dtype of features until they are read; None for a model that reads none."""
         ...

@@ -97,6 +97,11 @@ class HeadModel:
         """The weights that the model drafts with, and what the model shares of its target."""
         return DraftWeights(self.info, self._head.held_tensors())
 
+    @property
+    def descends(self) -> bool:
+        """Whether attention can be planned where the head is."""
+        return self.runners[0].device_planner is not None
+
     def states_of(self, step: int) -> Tensor | None:
         """The states of a step, by slot; None: nobody reads them."""
         return self.states[step] if step < len(self.states) else None

@@ -65,6 +65,7 @@ class ModelProposer(SessionProposer[ModelSession]):
         self._model = model
         self._budget = context_budget
         self._isolation = FaultIsolation()
+        self._descends = model.recurrent and model.descends
 
     @property
     def info(self) -> DrafterInfo:
@@ -114,8 +115,8 @@ class ModelProposer(SessionProposer[ModelSession]):
 
     @property
     def max_levels(self) -> int:
-        """Levels of one expansion: 1 for a model of several steps and for a rank of a group, which cannot descend."""
-        return MOST_LEVELS if self._model.recurrent and self.group is None else 1
+        """Levels of one expansion: 1 for a model of several steps, for a rank of a group, and where attention is planned by the host."""
+        return MOST_LEVELS if self._descends and self.group is None else 1
 
     @property
     def redraws(self) -> bool:

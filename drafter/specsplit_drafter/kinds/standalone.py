@@ -46,6 +46,11 @@ class StandaloneModel:
         check_updatable(self._model)
         return DraftWeights(self.info, held_tensors(self._model.model))
 
+    @property
+    def descends(self) -> bool:
+        """Whether attention can be planned where the model is."""
+        return self._model.device_planner is not None
+
     def capture_next(self) -> bool:
         """Capture a forward that is not captured yet. False: there is none."""
         return self._model.capture_next()

@@ -11,7 +11,7 @@ import torch
 from specsplit.errors import LoadError
 from specsplit.model.attention.backends import BACKENDS, obstacle_over, require_backend
 from specsplit.model.attention.flashinfer.workspace import WORKSPACES
-from specsplit.model.attention.interface import AttentionBackend
+from specsplit.model.attention.interface import AttentionBackend, DevicePlanner
 from specsplit.model.pages.kv import KVCache
 
 _log = logging.getLogger(__name__)
@@ -38,6 +38,22 @@ def backend_over(
     return name, BACKENDS[name](kv, page_size)
 
 
+def planner_on_device(backend: AttentionBackend, kv: KVCache, page_size: int) -> DevicePlanner | None:
+    """Who lays out what only the device knows: the backend itself or, beside one that plans on the host, Triton's kernels.
+
+    None: neither can, which the log says. It is never torch where that is not the backend.
+    """
+    if isinstance(backend, DevicePlanner):
+        return backend
+    found = _set_up("triton", kv, page_size)
+    if isinstance(found, DevicePlanner):
+        return found
+    _log.warning(
+        "levels of a tree are drawn one by one: only triton attends to what the device draws itself: %s", found
+    )
+    return None
+
+
 def candidates(device: torch.device) -> Sequence[str]:
     """What `auto` may take on a device. torch is none of a GPU's: it is many times slower there than kernels, and has to be asked for."""
     return ON_A_GPU if device.type == "cuda" else ELSEWHERE
@@ -50,15 +66,12 @@ def fastest(kv: KVCache, page_size: int, names: Sequence[str], seconds: Seconds 
     """
     made, missing = dict[str, AttentionBackend](), dict[str, str]()
     for name in names:
-        why = obstacle_over(name, kv)
-        if why is None:
-            try:
-                made[name] = BACKENDS[name](kv, page_size)
-            except LoadError as error:
-                why = str(error)
-        if why is not None:
-            missing[name] = why
-        elif seconds is None:
+        found = _set_up(name, kv, page_size)
+        if isinstance(found, str):
+            missing[name] = found
+            continue
+        made[name] = found
+        if seconds is None:
             break
     if not made:
         whys = "; ".join(f"{name}: {why}" for name, why in missing.items())
@@ -72,6 +85,17 @@ def fastest(kv: KVCache, page_size: int, names: Sequence[str], seconds: Seconds 
     if chosen != "flashinfer":
         WORKSPACES.forget(kv.device)
     return chosen, made[chosen]
+
+
+def _set_up(name: str, kv: KVCache, page_size: int) -> AttentionBackend | str:
+    """The backend called `name`, or why it cannot be had."""
+    why = obstacle_over(name, kv)
+    if why is not None:
+        return why
+    try:
+        return BACKENDS[name](kv, page_size)
+    except LoadError as error:
+        return str(error)
 
 
 def _least(made: dict[str, AttentionBackend], seconds: Seconds) -> str:

@@ -18,6 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from specsplit.errors import LoadError
+from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import KVCache
 from specsplit.model.pages.tables import PageTables
@@ -138,6 +139,15 @@ class AttentionBackend(Protocol):
 
     def static(self, tables: PageTables, buckets: Buckets) -> StaticAttention | None:
         """How forwards attend that are captured for these buckets; None: they cannot be."""
+        ...
+
+
+@runtime_checkable
+class DevicePlanner(Protocol):
+    """A backend that takes batches of which only the device knows what their rows are."""
+
+    def plan_on_device(self, batch: DeviceBatch) -> ForwardBatch:
+        """Lay a batch out, once per forward, without waiting for the device, and so that it can be captured."""
         ...
 
 

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from specsplit.model.attention.interface import ForwardBatch, tokens_first
+from specsplit.model.attention.torch_attention import plan_on_device
 from specsplit.model.native import library
 from specsplit.model.native.attention import LayerKernel, SeenRow, SeenRows
 from specsplit.model.native.library import WIDTH
 from specsplit.model.pages.batch import Row, visible
+from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import ALL, NO_ATTENTION, Layer, Pattern
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import KVCache
@@ -90,6 +92,10 @@ class NativeAttention:
 
     def plan_read(self, batch: InputBatch) -> ForwardBatch:
         return self._forward(batch, [_read(batch, self._seen(batch, pattern)) for pattern in self._patterns])
+
+    def plan_on_device(self, batch: DeviceBatch) -> ForwardBatch:
+        """Lay it out for torch: the kernel reads rows of the host."""
+        return plan_on_device(self._kv, batch)
 
     def static(self, tables: PageTables, buckets: Buckets) -> None:
         """Return None: forwards on a CPU are not captured."""

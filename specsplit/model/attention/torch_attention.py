@@ -130,6 +130,9 @@ class TorchAttention:
     def plan_read(self, batch: InputBatch) -> None:
         """Return None: it attends with all new tokens."""
 
+    def plan_on_device(self, batch: DeviceBatch) -> ForwardBatch:
+        return plan_on_device(self._kv, batch)
+
     def static(self, tables: PageTables, buckets: Buckets) -> None:
         """Return None, since nothing can be captured: every batch has other kernels, and allocates."""
 
@@ -197,14 +200,16 @@ class TorchAttention:
 
 def plan_on_device(kv: KVCache, batch: DeviceBatch) -> TorchForward:
     """Lay out a batch that only the device knows, without waiting for it."""
-    slots = batch.slots.reshape(-1)
-    views = [View(slots, _bias_on_device(kv, batch, pattern)) for pattern in kv.geometry.patterns]
-    return TorchForward(kv, (batch.write_slots, batch.write_slots), (Bucket(len(batch.slots), None, views),), None)
+    real = torch.arange(batch.context.shape[1], device=kv.device) < batch.lengths.unsqueeze(1)
+    sees = torch.cat((real.unsqueeze(1).expand(-1, batch.sees.shape[1], -1), batch.sees), 2)
+    slots = torch.cat((batch.context, batch.tail), 1).reshape(-1)
+    views = [View(slots, _bias_on_device(kv, batch, sees, pattern)) for pattern in kv.geometry.patterns]
+    return TorchForward(kv, (batch.write_slots, batch.write_slots), (Bucket(len(sees), None, views),), None)
 
 
-def _bias_on_device(kv: KVCache, batch: DeviceBatch, pattern: Pattern) -> Tensor:
-    """[B, 1, G * Q, L] of the layers of a pattern."""
-    sees, (size, queries, length) = batch.sees, batch.sees.shape
+def _bias_on_device(kv: KVCache, batch: DeviceBatch, sees: Tensor, pattern: Pattern) -> Tensor:
+    """[B, 1, G * Q, L] of the layers of a pattern, given what each new token sees of all that its row lists [B, Q, L]."""
+    size, queries, length = sees.shape
     if pattern.span != ALL:
         reach = pattern.span.reach(batch.positions).view(size, queries, 1)
         sees = sees & (sees.flip(2).cumsum(2).flip(2) <= reach)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 from zlib import crc32
 
@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specsplit.model.attention.choosing import backend_over
-from specsplit.model.attention.interface import ForwardBatch
+from specsplit.model.attention.choosing import backend_over, planner_on_device
+from specsplit.model.attention.interface import DevicePlanner, ForwardBatch
 from specsplit.model.attention.measuring import step_seconds
-from specsplit.model.attention.torch_attention import plan_on_device
 from specsplit.model.graphs import (
     Buckets,
     Capturer,
@@ -147,9 +146,17 @@ class ModelRunner:
         if isinstance(self.graphs, Graphs):
             self.graphs.capture_for(rows)
 
+    @cached_property
+    def device_planner(self) -> DevicePlanner | None:
+        """Who plans what only the device knows; None: nobody can. It is set up when it is asked for first, which may compile kernels."""
+        return planner_on_device(self.backend, self.kv, self.pool.page_size)
+
     def plan_on_device(self, batch: DeviceBatch) -> ForwardBatch:
-        """Plan a batch that only the device knows. It attends by torch with every backend: other kernels are planned on the host."""
-        return plan_on_device(self.kv, batch)
+        """Plan a batch that only the device knows."""
+        planner = self.device_planner
+        assert planner is not None, "who has such a batch has looked whether there is one"
+        assert self.pool.windows is None, "the device is not told of window pages"
+        return planner.plan_on_device(batch)
 
     def compact(self, kept: Sequence[tuple[Row, Sequence[int]]]) -> None:
         """Move the KV of some of a row's new tokens, in order of their indices, to the front of them; the others' is lost."""

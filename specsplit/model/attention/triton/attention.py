@@ -1,7 +1,8 @@
 """Tree attention over paged KV by Triton kernels of our own, on a GPU.
 
 A layout of the rows is all that is planned (`layout`): page tables are read where they are kept on the device, and nothing is scheduled on
-the host. Every row takes the same kernel, whatever it is: a chunk, a tree, a drafter's nodes.
+the host. Every row takes the same kernel, whatever it is: a chunk, a tree, a drafter's nodes. What only the device knows, as the levels of
+a descent, is laid out there, by a kernel too (`device`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from specsplit.model.attention.triton.static import StaticTriton
 from specsplit.model.attention.triton.tiles import MOST_LINES, SHARE, WIDEST, WIDEST_EXACT
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.buckets import Buckets
+from specsplit.model.pages.device_batch import DeviceBatch
 from specsplit.model.pages.geometry import NO_ATTENTION, Geometry
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.model.pages.kv import KVCache
@@ -79,7 +81,7 @@ class TritonAttention:
         with refusing("attention = triton cannot be set up (attention = torch does without it)"):
             self._library: Final[Any] = import_module("specsplit.model.attention.triton.forward")
             count = processors(kv.device) if processors_of_device is None else processors_of_device
-            self._kernels: Final = self._library.LayerKernels(kv, page_size, count, share)
+            self._kernels: Final = self._library.LayerKernels(kv, count, share)
             if kv.device.type == "cuda":
                 self._compile()
 
@@ -87,6 +89,9 @@ class TritonAttention:
         planned = self._planned(batch.rows, batch.tables.on(self._kv.device), _windows(batch.tables, self._kv.device))
         writes = batch.write_slots, batch.window_write_slots
         return self._library.TritonForward(self._kv, self._kernels, writes, planned)
+
+    def plan_on_device(self, batch: DeviceBatch) -> TritonForward:
+        return import_module("specsplit.model.attention.triton.device").plan_on_device(self._kv, self._kernels, batch)
 
     def plan_read(self, batch: InputBatch) -> None:
         """Return None: it attends with all new tokens."""
@@ -99,7 +104,7 @@ class TritonAttention:
         words, more = lay_out(rows, shape, self._page_size)
         longest = max(row.pages.length for row in rows)
         placed = on_device(np.concatenate([words, *more]), self._kv.device)
-        return self._library.Planned(placed, tables, windows, shape, longest, gathered=False)
+        return self._library.Planned(placed, tables, windows, shape, longest, gathered=False, page_size=self._page_size)
 
     def _compile(self) -> None:
         """Run everything once over whatever is stored: what has to be compiled is compiled now, and not in a step."""
@@ -114,6 +119,15 @@ class TritonAttention:
                 sinks = query.new_zeros(kind.num_heads) if kind.sinks else None
                 for count in (1, 2):
                     self._kernels.attend(layers.index(kind), planned, query, None, sinks, count)
+            if self._page_size == 1:  # a drafter's, which descends
+                self.plan_on_device(_blank(tokens, device))
+
+
+def _blank(tokens: int, device: torch.device) -> DeviceBatch:
+    """A row of so many new tokens behind one other, all of them in the first slot."""
+    slots = torch.zeros(1, tokens, dtype=torch.int64, device=device)
+    sees = torch.ones(1, tokens, tokens, dtype=torch.bool, device=device)
+    return DeviceBatch(slots[0], slots[0], slots[0], slots[:, :1], slots[0, :1] + 1, slots, sees)
 
 
 def _windows(tables: PageTables, device: torch.device) -> Tensor | None:

@@ -41,15 +41,15 @@ class Planned:
     """Tokens that a row sees at most."""
     gathered: bool
     """Whether `tables` has the table of each row, in their order, in the place of all."""
+    page_size: int
 
 
 class LayerKernels:
     """The kernels as each layer of a KV cache takes them."""
 
-    def __init__(self, kv: KVCache, page_size: int, processors: int, share: int) -> None:
+    def __init__(self, kv: KVCache, processors: int, share: int) -> None:
         """`processors`: of the device; share: see `parts_of`."""
         self._kv: Final = kv
-        self._page_size: Final = page_size
         self._processors: Final = processors
         self._share: Final = share
         self._planes: Final = [
@@ -61,8 +61,11 @@ class LayerKernels:
 
     def shape(self, tokens: int, rows: int) -> Shape:
         """The shape of a layout of so many tokens in up to so many rows."""
-        tiles = {self._tile(kind, tokens, rows).tokens for kind in self.kinds}
-        return Shape.of(sorted(tiles), rows, tokens, self.spans)
+        return Shape.of(self._tiles(tokens, rows), rows, tokens, self.spans)
+
+    def even_shape(self, tokens: int, rows: int) -> Shape:
+        """The shape of a layout of so many tokens, as many in each of so many rows."""
+        return Shape.even(self._tiles(tokens, rows), rows, tokens, self.spans)
 
     def attend(
         self,
@@ -138,7 +141,7 @@ class LayerKernels:
             sinks,
             layer.key_width**-0.5 if scaling is None else scaling,
             1.0 if softcap is None else softcap,
-            PAGE=self._page_size,
+            PAGE=planned.page_size,
             SPLIT=count > 1,
             WINDOWED=windowed,
             GATHERED=planned.gathered,
@@ -146,6 +149,10 @@ class LayerKernels:
             num_warps=tile.warps,
             **_FUSED,
         )
+
+    def _tiles(self, tokens: int, rows: int) -> list[int]:
+        """Tokens of the tiles that there are, ascending."""
+        return sorted({self._tile(kind, tokens, rows).tokens for kind in self.kinds})
 
     def _tile(self, layer: Layer, tokens: int, rows: int) -> Tile:
         return Tile.of(layer, tokens, rows, self._kv.dtype)

@@ -80,6 +80,11 @@ class Shape:
         """For up to so many rows of so many tokens in all, in tiles of each of these `sizes`."""
         return cls({size: min(tokens, tokens // size + rows) for size in sizes}, rows, tokens, spans)
 
+    @classmethod
+    def even(cls, sizes: Sequence[int], rows: int, tokens: int, spans: tuple[Span, ...]) -> Shape:
+        """For so many rows, each of as many of so many tokens in all: there is no tile too many."""
+        return cls({size: rows * -(-tokens // rows // size) for size in sizes}, rows, tokens, spans)
+
     def tiles_at(self, size: int) -> int:
         """Where the tiles of a size begin."""
         return 2 * sum(count for other, count in self.tiles.items() if other < size)

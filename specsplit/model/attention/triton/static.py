@@ -53,7 +53,13 @@ class StaticTriton:
     def forward(self, bucket: Bucket, form: Any, write_slots: tuple[Tensor, Tensor]) -> TritonForward:
         longest = self._most_pages * self._tables.page_size
         planned = self._library.Planned(
-            self._words.memory, self._pages, self._windows, self._shape(bucket), longest, gathered=True
+            self._words.memory,
+            self._pages,
+            self._windows,
+            self._shape(bucket),
+            longest,
+            gathered=True,
+            page_size=self._tables.page_size,
         )
         return self._library.TritonForward(self._kv, self._kernels, write_slots, planned)
 
