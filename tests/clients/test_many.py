@@ -85,12 +85,17 @@ class Load:
 
     texts: dict[str, str] = field(default_factory=dict[str, str])
     failed: dict[str, str] = field(default_factory=dict[str, str])
+    running: set[str] = field(default_factory=set[str])
+    """Those that have been asked and not answered."""
+    caught: set[str] = field(default_factory=set[str])
+    """Those that were running when processes were killed."""
 
     async def ask(self, client: Any, prompts: Sequence[str]) -> None:
         """One caller, who asks one after the other."""
         from openai import APIError
 
         for prompt in prompts:
+            self.running.add(prompt)
             try:
                 done = await client.completions.create(
                     model="target", prompt=prompt, max_tokens=TOKENS, temperature=0, extra_body={"ignore_eos": True}
@@ -99,6 +104,7 @@ class Load:
                 self.failed[prompt] = str(error)
             else:
                 self.texts[prompt] = done.choices[0].text
+            self.running.remove(prompt)
 
 
 async def under_load(url: str, killed: Sequence[Child]) -> Load:
@@ -110,6 +116,7 @@ async def under_load(url: str, killed: Sequence[Child]) -> Load:
         await eventually(lambda: status(f"{url}/readiness") == 200)
         callers = [asyncio.create_task(load.ask(client, PROMPTS[number::AT_ONCE])) for number in range(AT_ONCE)]
         await eventually(lambda: len(load.texts) >= AT_ONCE)
+        load.caught = {*load.running}
         for child in killed:
             child.kill()
         await asyncio.gather(*callers)
@@ -134,9 +141,35 @@ async def test_before_two_coordinators_no_request_fails_though_one_of_them_and_a
 
 
 @pytest.mark.timeout(240)
-async def test_before_verifiers_no_request_fails_but_those_of_the_one_that_is_killed(many: Many) -> None:
-    with gateway(many.verifiers, "--policy=round_robin") as url:
-        load = await under_load(url, [many.cluster.verifiers[0]])
-    assert len(load.failed) <= AT_ONCE
+@pytest.mark.parametrize("policy", ["round_robin", "power_of_two", "least_load", "cache_aware"])
+async def test_before_verifiers_only_requests_that_ran_when_one_was_killed_fail_and_no_coordinator_is_needed(
+    many: Many, policy: str
+) -> None:
+    with gateway(many.verifiers, f"--policy={policy}") as url:
+        load = await under_load(url, [many.cluster.coordinator, many.cluster.verifiers[0]])
+    assert load.failed.keys() <= load.caught
     expected = alone(many)
     assert load.texts == {prompt: expected[prompt] for prompt in load.texts}
+
+
+@pytest.mark.timeout(240)
+async def test_a_stream_through_a_gateway_ends_with_its_coordinator_and_does_not_look_whole(many: Many) -> None:
+    from openai import APIError, AsyncOpenAI
+
+    with gateway(many.coordinators) as url:
+        async with AsyncOpenAI(base_url=f"{url}/v1", api_key="nobody asks", max_retries=0, timeout=120) as client:
+            await eventually(lambda: status(f"{url}/readiness") == 200)
+            asked = {"model": "target", "prompt": PROMPTS[0], "max_tokens": 400, "temperature": 0}
+            stream = await client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True})
+            ends = [(await anext(stream)).choices[0].finish_reason]
+            with Client(many.other.address) as there:
+                killed = many.other if there.cluster().running else many.cluster.coordinator
+            killed.kill()
+
+            async def read_on() -> None:
+                async for chunk in stream:
+                    ends.append(chunk.choices[0].finish_reason)
+
+            with pytest.raises(APIError):
+                await read_on()
+    assert {*ends} == {None}
