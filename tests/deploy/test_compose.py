@@ -25,10 +25,11 @@ from specsplit.cli.serve import SETTINGS
 from specsplit.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPOSE, GPU, RANKS = (
+COMPOSE, GPU, RANKS, REPLICAS = (
     ROOT / "docker-compose.yml",
     ROOT / "deploy" / "compose.gpu.yaml",
     ROOT / "deploy" / "compose.ranks.yaml",
+    ROOT / "deploy" / "compose.replicas.yaml",
 )
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 TOO_NEW = {"name", "start_interval", "required"}
@@ -66,7 +67,7 @@ def settings_of(service: str, *files: Path) -> Settings:
     return SETTINGS[service].model_validate(values)
 
 
-@pytest.mark.parametrize("file", [COMPOSE, GPU, RANKS], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [COMPOSE, GPU, RANKS, REPLICAS], ids=lambda file: file.name)
 def test_the_file_has_the_schema_of_compose_v2_and_nothing_that_compose_1_refuses(file: Path) -> None:
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", file]
     done = subprocess.run(check, capture_output=True, text=True, check=False)
@@ -76,7 +77,10 @@ def test_the_file_has_the_schema_of_compose_v2_and_nothing_that_compose_1_refuse
 
 
 @pytest.mark.skipif(not shutil.which("docker-compose"), reason="there is no docker-compose (Debian's package) here")
-@pytest.mark.parametrize("more", [[], ["--profile", "observability"], ["--file", str(GPU)], ["--file", str(RANKS)]])
+@pytest.mark.parametrize(
+    "more",
+    [[], ["--profile", "observability"], ["--file", str(GPU)], ["--file", str(RANKS)], ["--file", str(REPLICAS)]],
+)
 def test_docker_compose_takes_the_file(more: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     models = str(tmp_path_factory.mktemp("models"))
     command = ["docker-compose", "--file", str(COMPOSE), *more, "--project-directory", str(ROOT), "config", "--quiet"]

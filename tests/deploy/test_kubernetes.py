@@ -17,6 +17,7 @@ from specsplit.cli.serve import SETTINGS
 from specsplit.observe.metric import Kind, Service
 from specsplit.observe.metric_table import metrics_of
 from specsplit.settings import Settings
+from tests.deploy.overlays import merged, rendered
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -90,6 +91,23 @@ def test_a_manifest_has_its_schema_with_no_unknown_field(manifest: Object) -> No
 def test_a_field_that_the_schema_does_not_have_would_be_found() -> None:
     wrong = {**of_kind("Service")[0], "specification": {}}
     with pytest.raises(kubernetes_validate.ValidationError, match="specification"):
+        assert_valid(wrong)
+
+
+@pytest.mark.parametrize("overlay", sorted(file.parent.name for file in KUBERNETES.glob("*/kustomization.yaml")))
+def test_every_overlay_has_its_schemas_with_its_patches_in_place(overlay: str) -> None:
+    for manifest in rendered(KUBERNETES / overlay):
+        if manifest["kind"] not in WITHOUT_SCHEMA:
+            assert_valid(manifest)
+
+
+def test_a_patch_worked_by_hand() -> None:
+    base = {"a": 1, "b": 2, "env": [{"name": "x", "value": "1"}, {"name": "y", "value": "2"}], "args": ["old"]}
+    change = {"b": None, "env": [{"name": "y", "value": "3"}, {"name": "z", "value": "4"}], "args": ["new"]}
+    env = [{"name": "x", "value": "1"}, {"name": "y", "value": "3"}, {"name": "z", "value": "4"}]
+    assert merged(base, change) == {"a": 1, "env": env, "args": ["new"]}
+    wrong = merged(WORKLOADS["coordinator"], {"spec": {"template": {"spec": {"topologySpread": []}}}})
+    with pytest.raises(kubernetes_validate.ValidationError, match="topologySpread"):
         assert_valid(wrong)
 
 

@@ -54,15 +54,7 @@ class RedisServer:
         options = [*ports, "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
         options += ["--requirepass", self._password] if self._password else []
         self.process = subprocess.Popen([self._program, *options], stdout=subprocess.DEVNULL)
-        until = time.monotonic() + 60
-        while self.process.poll() is None and time.monotonic() < until:
-            try:
-                socket.create_connection(("127.0.0.1", self.port)).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
-                return
-        raise AssertionError("the server does not listen")
+        wait_listening(self.process, self.port)
 
     def stop(self) -> None:
         """End it, with all that it had."""
@@ -79,3 +71,16 @@ class RedisServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def wait_listening(process: subprocess.Popen[bytes], port: int) -> None:
+    """Return once the server listens."""
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
+    raise AssertionError("the server does not listen")
