@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from benchmarks.distance import loopback
 from benchmarks.distance.virtual import PLACES, Place, level, line, measured, verdict
 from benchmarks.harm import LAW
 
@@ -39,3 +40,12 @@ def test_what_is_worth_having_nearby_costs_nothing_a_second_away() -> None:
 
 def test_every_place_lasts_long_enough_for_a_window() -> None:
     assert all(place.requests // place.callers * 400 * place.step_ms >= 30_000 for place in PLACES)
+
+
+def test_a_real_drafter_that_costs_more_than_the_law_allows_is_told() -> None:
+    rows = [
+        {"step_ms": 10.0, "delay_ms": delay, "delay": f"{delay:g} ms", "share": share}
+        for delay, share in ((loopback.NOBODY, 1.0), (0.0, 1.4), (40.0, LAW), (80.0, 0.9))
+    ]
+    told = "2 of 3 rows have 0.98 of no drafter's tokens/s or more (the least 0.900, at 80 ms and steps of 10 ms)."
+    assert loopback.verdict(rows) == f"It never costs: {told}"

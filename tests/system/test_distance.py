@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,12 +11,17 @@ import pytest
 
 from benchmarks.delay_proxy import delayed
 from specsplit.cli.local import LocalCluster
-from specsplit.values import DrafterReport
+from specsplit.client import Client
+from specsplit.values import DrafterReport, PlanChanges
 from tests.support.ranks import free_port
 
-from .conftest import PACED, eventually, letters
+from .conftest import PACED, SERIAL, eventually, letters
 
 DELAY_S = 0.04
+ROUNDS, TOKENS = 5, 100
+LEAST = 0.75
+"""Of the tokens/s without a drafter. With all else quiet it is 0.98 or more (docs/results/distance_loopback.md)."""
+FREE = PlanChanges()
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +56,24 @@ def test_its_verifier_does_not_wait_for_it_and_texts_are_the_targets_own(far: Lo
     report = told(far)
     assert report is not None and report.round_trip_s >= 2 * DELAY_S
     assert report.held_s < DELAY_S / 4, "steps that wait for every draft are held for two delays"
+
+
+@pytest.mark.slow
+def test_it_costs_no_time_though_one_whose_drafts_are_waited_for_would(far: LocalCluster) -> None:
+    with far.client() as client:
+        for _ in range(2):
+            seconds(client, "standalone")  # what it brings is learnt
+        assert share_of_none(client) >= LEAST
+        assert share_of_none(client, SERIAL) < LEAST
+
+
+def share_of_none(client: Client, plan: PlanChanges = FREE) -> float:
+    """The tokens/s with the drafter beside those without one, by turns, the median."""
+    return statistics.median(seconds(client, "none") / seconds(client, "standalone", plan) for _ in range(ROUNDS))
+
+
+def seconds(client: Client, drafter: str, plan: PlanChanges = FREE) -> float:
+    begun = time.perf_counter()
+    done = client.generate("abc", max_tokens=TOKENS, ignore_eos=True, drafter=drafter, plan=plan)
+    assert done.text == letters("c", TOKENS)
+    return time.perf_counter() - begun
