@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specsplit.model import CausalLM
+from specsplit.model import CausalLM, PageTable, Row
 from specsplit.model.adapters.shares import ROWS, Shares
 from specsplit.model.adapters.stack import Stack
+from specsplit.model.graphs import Buckets
 from specsplit.model.lm.probe import adapted_logits, tree_logits
 from specsplit.model.lm.replaced import use_gpu_layers
-from tests.model.test_adapters import MIXED, mixed_logits, write_adapters
+from specsplit.model.lm.revision import Revision
+from tests.model.test_adapters import MIXED, mixed_logits, revised, write_adapters
+from tests.support.adapters import write_adapter
+from tests.support.graphs import RecordingCapturer, TorchStatic
 from tests.support.kernels import CPU, interpreted
 from tests.support.low_rank import OWNERS, RANKS, check_sums, shares_by
 from tests.support.rounding import assert_same_sums
@@ -83,3 +90,46 @@ def test_a_model_whose_adapters_are_added_by_kernels_gives_the_same_logits(
     layer: Any = lm.adapters.layers_of(1)[0]
     down, up = layer.adapter_1.down, layer.adapter_1.up
     assert down.untyped_storage().nbytes() > down.nbytes and up.untyped_storage().nbytes() > up.nbytes, "no second copy"
+
+
+def by_kernels(target: Path, adapters: Path) -> CausalLM:
+    """A target whose adapters are added by kernels."""
+    lm = CausalLM.load(target, num_pages=64, page_size=4, cpu_layers=False, adapters=adapters)
+    use_gpu_layers(lm, tree_logits(lm), fused_kit(), adapted_logits(lm))
+    return lm
+
+
+def test_a_captured_forward_goes_by_the_adapters_of_the_rows_that_it_is_replayed_for(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Forwards in which no row has one are captured by themselves, and read none."""
+    lm, capturer = by_kernels(folders["llama"], write_adapters(tmp_path, folders["llama"])), RecordingCapturer()
+    mixes = [MIXED, [0] * 3, [3, 0, 1], [1] * 4, [0, 2]]
+    expected = [mixed_logits(lm, mix) for mix in mixes]
+    lm.capture_graphs(Buckets(128, 8), lazily=True, capturer=capturer, attention=TorchStatic(lm))
+    assert capturer.captures == 2, "the largest, without adapters and with"
+    for mix, logits in zip(mixes, expected, strict=True):
+        assert_same_sums(mixed_logits(lm, mix), logits)
+    assert lm.graph_statistics.replayed == 2 * len(mixes) and not sum(lm.graph_statistics.eager.values())
+    table = PageTable(lm.pool)
+    table.reserve(3)
+    with pytest.raises(ValueError, match="a row with adapter 4 of 3"):
+        lm.forward([Row.chunk([7] * 3, table.upto(3), [2], adapter=4)])
+
+
+def test_another_revision_is_captured_anew_with_its_own_adapters(folders: dict[str, Path], tmp_path: Path) -> None:
+    second = revised(folders["llama"], tmp_path / "second")
+    served = by_kernels(folders["llama"], write_adapters(tmp_path / "first", folders["llama"]))
+    more = write_adapters(tmp_path / "more", folders["llama"])
+    write_adapter(more / "z", folders["llama"], 9, rank=5)
+    read, again = by_kernels(second, more), by_kernels(second, more)
+    served.capture_graphs(Buckets(128, 8), lazily=True, capturer=RecordingCapturer(), attention=TorchStatic(served))
+    mixed_logits(served, MIXED)
+    before, model = served.graph_statistics, weakref.ref(served.model)
+    Revision("second", read, served).copy_into(served)
+    assert served.graph_statistics.captured == 2
+    mix = [*MIXED, 4]
+    assert_same_sums(mixed_logits(served, mix), mixed_logits(again, mix))
+    assert served.graph_statistics.replayed > before.replayed > 0
+    gc.collect()
+    assert model() is None, "nothing holds what served before"

@@ -17,6 +17,9 @@ from specsplit.model.adapters.folder import AdapterWeights, adapters_in, read_ad
 from specsplit.model.adapters.fused import fuse_layers
 from specsplit.model.adapters.linear import AdaptedLinear
 from specsplit.model.adapters.shares import Share, Shares, shares_of
+from specsplit.model.adapters.static import AdaptedForward, StaticAdapters
+from specsplit.model.attention.interface import ForwardBatch
+from specsplit.model.graphs import Buckets, StaticAttention
 from specsplit.model.layers.cpu import packed
 from specsplit.model.pages.input_batch import InputBatch
 from specsplit.values import Adapter
@@ -39,6 +42,7 @@ class Adapters:
         self._linears: Final[list[AdaptedLinear]] = []
         self._adds_to: Final[list[frozenset[str]]] = []
         """Names of the layers that each adds to, by adapter."""
+        self._stacked = False
 
     def __len__(self) -> int:
         return len(self.known)
@@ -52,6 +56,31 @@ class Adapters:
         if most > len(self.known):
             raise ValueError(f"a row with adapter {most} of {len(self.known)}")
         return self._sharing(len(batch.tokens), shares_of(numbers, batch.starts, batch.queries, batch.tokens.device))
+
+    @contextmanager
+    def captured(self, tokens: int, forward_batch: ForwardBatch) -> Iterator[ForwardBatch]:
+        """While inside, a forward of so many tokens is captured -> what attends in it."""
+        if not isinstance(forward_batch, AdaptedForward):
+            yield forward_batch
+            return
+        self._shares.begin_captured(tokens, forward_batch.segments)
+        try:
+            yield forward_batch.attention
+        finally:
+            self._shares.begin(0, ())
+
+    def static(self, attention: StaticAttention, buckets: Buckets, device: torch.device) -> StaticAttention:
+        """How captured forwards attend, which also go by the adapters of rows, these in the place of others; without any, `attention`."""
+        if not self.known:
+            return attention
+        assert self.captures, "only kernels for a GPU read whose tokens are whose from memory"
+        inner = attention.attention if isinstance(attention, StaticAdapters) else attention
+        return StaticAdapters(inner, buckets, len(self), device)
+
+    @property
+    def captures(self) -> bool:
+        """Whether forwards can be captured: without adapters, and where kernels for a GPU add what they add."""
+        return not self.known or self._stacked
 
     def alone(self, adapter: int, tokens: int) -> AbstractContextManager[None]:
         """While inside, a forward of so many tokens is one adapter's, or with 0 the base's."""
@@ -91,6 +120,7 @@ class Adapters:
         """Have a GPU add in one go what all of them add to a layer. Imports triton."""
         for linear in self._linears:
             linear.stack(len(self))
+        self._stacked = True
 
     def pack(self, model: nn.Module) -> None:
         """Have a CPU multiply by the weights of adapted layers, and of those beside them, as by those of others: see `PackedLinear`."""
@@ -136,7 +166,7 @@ def adapt(model: PreTrainedModel, folder: Path) -> Adapters:
         for each in adapters_in(folder):
             adapters.put(model, read_adapter(each))
     _log.info(
-        "%d adapters: %s; forwards are run eagerly, without CUDA graphs, and latents are not kept",
+        "%d adapters: %s; latents are not kept",
         len(adapters),
         ", ".join(each.name for each in adapters.known),
     )

@@ -83,7 +83,7 @@ class AdaptedLinear(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out]; the tokens of a forward in its order, all of them, if any of them has an adapter."""
         out = self.inner(rows)
-        return self._adapted(rows, out) if self._shares.adapted else out
+        return self._adapted(rows, out) if self._shares.some else out
 
     def _adapted(self, rows: Tensor, out: Tensor) -> Tensor:
         flat, sums = rows.reshape(-1, self.in_features), out.reshape(-1, self.out_features)

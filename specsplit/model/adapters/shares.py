@@ -62,6 +62,16 @@ class Shares:
         self.tokens, self.adapted = tokens, adapted
         self._tiles = self._segments = None
 
+    def begin_captured(self, tokens: int, segments: Tensor) -> None:
+        """A forward of so many tokens begins that is captured: whose they are is read from this memory whenever it is replayed."""
+        self.begin(tokens, ())
+        self._segments = segments
+
+    @property
+    def some(self) -> bool:
+        """Whether any token may have an adapter."""
+        return bool(self.adapted) or self._segments is not None
+
     def tiles(self, at: Tensor | None = None) -> Tiles | None:
         """All of them as kernels for a CPU read them, made for the first layer that asks, or of the tokens at these indices [n], by their
         places in it; None: no token has an adapter."""
@@ -81,9 +91,13 @@ class Shares:
         """All of them as kernels for a GPU read them, made for the first layer that asks: int32 [n, 1 + ROWS], an adapter, and indices of
         tokens that it is for, with -1 behind the last."""
         if self._segments is None:
-            made = np.concatenate([_segments(share.adapter, share.indices) for share in self.adapted])
-            self._segments = on_device(made, device)
+            self._segments = on_device(segments_of(self.adapted), device)
         return self._segments
+
+
+def segments_of(shares: Sequence[Share]) -> Ints32:
+    """Shares, at least one, as `Shares.segments` has them."""
+    return np.concatenate([_segments(share.adapter, share.indices) for share in shares])
 
 
 def _segments(adapter: int, tokens: Ints) -> Ints32:

@@ -8,7 +8,7 @@ in memory that never moves either, until the next forward overwrites it. Whateve
 from __future__ import annotations
 
 from specsplit.model.graphs.capturer import Captured, Capturer, CudaCapturer, Results
-from specsplit.model.graphs.graphs import Graphs, OnLaunch, Program, unwatched
+from specsplit.model.graphs.graphs import Graphs, OnLaunch, Program, Wrap, unwatched
 from specsplit.model.graphs.shared import SharedCapturer, SharedGraphs, Together
 from specsplit.model.graphs.static import Inputs, StaticAttention, StaticInputs, StaticOutputs
 from specsplit.model.pages.buckets import Bucket, Buckets
@@ -33,5 +33,6 @@ __all__ = [
     "StaticOutputs",
     "Together",
     "Upload",
+    "Wrap",
     "unwatched",
 ]

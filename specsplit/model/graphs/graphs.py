@@ -22,6 +22,8 @@ from specsplit.records import Eager, GraphStatistics
 
 _log = logging.getLogger(__name__)
 Layers = frozenset[int]
+Wrap = Callable[[StaticAttention, Buckets], StaticAttention]
+"""Makes of how captured forwards attend what they also go by."""
 OnLaunch = Callable[[], object]
 """Called when a forward is planned and what it reads is on its way to the device, just before its first kernel."""
 MOST_MISSED: Final = 16
@@ -98,6 +100,23 @@ class Graphs:
         except RuntimeError:
             self.drop()
             raise
+
+    def anew(self, wrap: Wrap, capturer: Capturer | None = None) -> Graphs:
+        """Give all graphs up, and make others of the program, of which none is captured yet; what was counted is counted on.
+
+        `wrap`: makes of how these attend how those do. `capturer`: in the place of this one.
+        """
+        self.drop()
+        made = Graphs(
+            self._program,
+            self._inputs,
+            wrap(self._attention, self._buckets),
+            self._buckets,
+            capturer or self._capturer,
+            self._layers,
+        )
+        made._replayed, made._eager = self._replayed, self._eager
+        return made
 
     def capture_next(self) -> bool:
         """Capture the largest that is missing. False: none is. If it fails, no more is captured, and the log says so."""

@@ -191,13 +191,14 @@ class CausalLM(ModelRunner):
     def take(self, other: CausalLM) -> None:
         """Go on with modules and adapters of another model of the same config and type, which is given up.
 
-        No page of the KV may be taken, and no forward be captured, which would go on with the modules before.
+        No page of the KV may be taken. What was captured of the modules before is captured anew.
         """
         self.model, self.blocks = other.model, other.blocks
         self.capture, self.adapters = other.capture, other.adapters
         self.info = replace(self.info, adapters=other.info.adapters)
         if self.states is not None:
             keep_states_in(self.model, self.states)
+        self.capture_again(self._with_adapters)
 
     def compile_layers(self, backend: Backend = "inductor") -> None:
         """Have its decoder layers compiled when they are first run: see `specsplit.model.layers.regional`.
@@ -227,9 +228,9 @@ class CausalLM(ModelRunner):
         and RankLost.
         """
         self.capture.check(layers)
-        if self.states is not None or self.adapters:
+        if self.states is not None or not self.adapters.captures:
             recurrent = "recurrent layers run in as many passes as the trees are deep"
-            adapted = "adapted layers are told in every forward whose tokens are whose"
+            adapted = "what adapters add is captured where kernels for a GPU add it (gpu_layers)"
             _log.info("no forward is captured: %s", recurrent if self.states is not None else adapted)
             return
         self.capture_program(
@@ -240,6 +241,7 @@ class CausalLM(ModelRunner):
             lazily=lazily,
             capturer=capturer,
             attention=attention,
+            wrap=self._with_adapters,
         )
 
     def demand(self, rows: Sequence[Row], layers: Collection[int]) -> Demand:
@@ -360,8 +362,12 @@ class CausalLM(ModelRunner):
             return self.forward_over(self, rows, layers, on_launch), hidden
 
     def _captured(self, inputs: Inputs, forward_batch: ForwardBatch, layers: Collection[int]) -> Results:
-        with self.capture.of(layers) as hidden:
-            return {_LOGITS: self._compute(inputs, forward_batch), **hidden}
+        captured = self.adapters.captured(len(inputs.tokens), forward_batch)
+        with self.capture.of(layers) as hidden, captured as attention:
+            return {_LOGITS: self._compute(inputs, attention), **hidden}
+
+    def _with_adapters(self, attention: StaticAttention, buckets: Buckets) -> StaticAttention:
+        return self.adapters.static(attention, buckets, self.device)
 
     def _read(self, runner: ModelRunner, batch: InputBatch, layers: Collection[int]) -> ReadForward | None:
         """A forward whose last layer computes what logits are made of; None: that is all, or the model or its attention cannot.

@@ -5,7 +5,7 @@ pass the same checks at load, and it has to be the same but for its numbers. Wha
 give the logits that the other gave.
 
 With adapters, which may be others than before and add to other layers, nothing is copied: the modules that were made of the other revision
-take the place of those that serve. Nothing knows where those lie, since no forward is captured or compiled then.
+take the place of those that serve. What was captured of those is captured anew, and nothing of them is compiled.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from specsplit.model.graphs import (
     StaticAttention,
     StaticInputs,
     Together,
+    Wrap,
 )
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
@@ -112,6 +113,7 @@ class ModelRunner:
         lazily: bool = False,
         capturer: Capturer | None = None,
         attention: StaticAttention | None = None,
+        wrap: Wrap | None = None,
     ) -> None:
         """Capture a forward for every bucket, or `lazily` the largest (then `capture_next` has others), if the backend can be captured.
 
@@ -120,11 +122,14 @@ class ModelRunner:
         `buckets`: None captures nothing. `layers`: whose hidden states the captured forwards leave; who wants others is run eagerly.
         `together`: the program exchanges tensors with other ranks, on all of which this is called at the same time; all of them capture
         the same, or none does, and at once: raises RankLost. `capturer` and `attention` stand for those of the device and of the backend.
+        `wrap`: for what the captured forwards go by beside how they attend.
         """
         if buckets is not None and attention is None:
             attention = self.backend.static(self.pool.tables, buckets)
             if attention is None:
                 _log.debug("no forward is captured: attention = %s runs eagerly", self.attention)
+        if buckets is not None and attention is not None and wrap is not None:
+            attention = wrap(attention, buckets)
         if together is not None and not _alike(together, buckets, layers, attention):
             return
         if buckets is None or attention is None:
@@ -136,6 +141,12 @@ class ModelRunner:
         graphs = Graphs(program, inputs, attention, buckets, capturer, layers)
         self.graphs = graphs if together is None else SharedGraphs(graphs, together)
         _capture(graphs, lazily=lazily and together is None)
+
+    def capture_again(self, wrap: Wrap) -> None:
+        """Capture anew and lazily, if this process alone has captured any, what has other modules than before."""
+        if isinstance(self.graphs, Graphs):
+            self.graphs = self.graphs.anew(wrap, CudaCapturer(self.device) if self.device.type == "cuda" else None)
+            _capture(self.graphs, lazily=True)
 
     def capture_next(self) -> bool:
         """Capture the largest forward that is not captured yet, which takes as long as several. False: there is none to capture."""
