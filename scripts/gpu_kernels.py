@@ -19,8 +19,8 @@ from scripts.gpu_toolkit import linked, toolkit
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = gpu_carried.FOLDER / "kernels"
 WORK = ROOT / "build" / "gpu-kernels"
-HEAD_DIMS = (64, 128)
-"""Those of the pocket and 1B targets, and of the 8B one."""
+KINDS = ((64, "bfloat16"), (128, "bfloat16"), (64, "float16"))
+"""Widths of heads and types: of the pocket and 1B targets, of the 8B one, and of the target whose captured forwards are compared."""
 
 
 def main(words: list[str]) -> None:
@@ -36,14 +36,13 @@ def main(words: list[str]) -> None:
     os.environ |= linked(os.environ, WORK / "driver")
     os.environ |= {"FLASHINFER_CUDA_ARCH_LIST": architecture, "FLASHINFER_WORKSPACE_BASE": str(WORK)}
     shutil.rmtree(FOLDER, ignore_errors=True)
-    for head_dim in HEAD_DIMS:
+    for head_dim, dtype in KINDS:
         began = time.monotonic()
-        library = compiled(head_dim)
+        library = compiled(head_dim, dtype)
         (FOLDER / library.stem).mkdir(parents=True)
         shutil.copy(library, FOLDER / library.stem)
-        print(
-            f"gpu-kernels: heads of {head_dim}, {architecture}: {library.stat().st_size / 2**20:.1f} MiB, {time.monotonic() - began:.0f} s"
-        )
+        size, took = library.stat().st_size / 2**20, time.monotonic() - began
+        print(f"gpu-kernels: heads of {head_dim} in {dtype}, {architecture}: {size:.1f} MiB, {took:.0f} s")
     gpu_carried.tell_sum("gpu-kernels")
 
 
@@ -56,12 +55,12 @@ def missing() -> str | None:
     return None if find_spec("flashinfer") else "there is no flashinfer; make setup installs it"
 
 
-def compiled(head_dim: int) -> Path:
-    """Compile the kernels for heads so wide, bfloat16 everywhere -> the library."""
+def compiled(head_dim: int, dtype: str) -> Path:
+    """Compile the kernels for heads so wide, of one type everywhere -> the library."""
     import torch  # noqa: PLC0415 (seconds, and FlashInfer reads its environment when it is imported)
     from flashinfer.jit.attention import gen_batch_prefill_module  # noqa: PLC0415
 
-    kind = torch.bfloat16
+    kind: torch.dtype = getattr(torch, dtype)
     spec = gen_batch_prefill_module(
         backend="fa2", dtype_q=kind, dtype_kv=kind, dtype_o=kind, dtype_idx=torch.int32,
         head_dim_qk=head_dim, head_dim_vo=head_dim, pos_encoding_mode=0,

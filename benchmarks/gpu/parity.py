@@ -14,7 +14,8 @@ from pathlib import Path
 from benchmarks.gpu.job import Job
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKERS = 4
+WORKERS = max(1, min(8, (os.cpu_count() or 1) // 2))
+"""They compile kernels most of the time."""
 FAILED = "failed tests of "
 """How the facts begin that list them, by part."""
 KINDS = ("triton", "graphs", "flashinfer")

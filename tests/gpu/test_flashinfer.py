@@ -1,6 +1,7 @@
 """The flashinfer backend against torch on a GPU: ragged batches of chunks, trees and a drafter's nodes.
 
-These tests have never run: they were written on a machine without a GPU.
+First come those whose kernels `make gpu-kernels` has made, since a run has no minutes to compile others. These tests have never run:
+they were written on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -31,10 +32,48 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("group", [1, 4, 8])
+def test_auto_is_what_its_measurement_says() -> None:
+    """It is FlashInfer's where nothing is measured, and else the faster of those that can be had."""
+    pool = PagePool(8 * 4096 // 16, 16)
+    kv = KVCache(Geometry.uniform(4, 32, 8, 128), pool.num_slots + 16, torch.bfloat16, GPU)
+    took = dict[type[AttentionBackend], float]()
+
+    def seconds(backend: AttentionBackend) -> float | None:
+        measured = step_seconds(backend, kv, pool)
+        assert measured is not None
+        took[type(backend)] = measured
+        return measured
+
+    name, chosen = backend_over("auto", kv, 16, seconds)
+    had = [each for each in ON_A_GPU if obstacle_over(each, kv) is None]
+    assert len(took) == (len(had) if len(had) > 1 else 0) and name in had
+    assert not took or type(chosen) is min(took, key=took.__getitem__)
+    assert backend_over("auto", kv, 16)[0] == "flashinfer"
+
+
+def test_a_plan_waits_for_nothing_on_the_device() -> None:
+    """Whatever it copies it copies from pinned memory, and it reads nothing back."""
+    pool = PagePool(64, 16)
+    tables = [PageTable(pool) for _ in range(3)]
+    for table in tables:
+        table.reserve(300)
+    forked = [-1, 0, 0, 1, 1, 3]
+    rows = [Row.tree([7] * 6, forked, tables[0].upto(300)), Row.chunk([7] * 40, tables[1].upto(120))]
+    batches = Ragged([*rows, Row.tree([7] * 6, forked, tables[2].upto(40))], pool)
+    kv = batches.filled(4, 64, torch.bfloat16, GPU)
+    backend, batch = FlashInferAttention(kv, 16, whole_mask=0), batches.batch(GPU)
+    new = batches.tokens(4, 64, torch.bfloat16, GPU)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        backend.plan(batch).attend(0, *new, None, {})
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("group", [1, 4, 8])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_it_computes_what_torch_computes(page_size: int, group: int, head_dim: int, dtype: torch.dtype) -> None:
     _compare(page_size, group, head_dim, dtype)
 
@@ -119,41 +158,3 @@ def test_latents_are_attended_to_as_torch_does(page_size: int, heads: int, dtype
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
     law()
-
-
-def test_auto_is_what_its_measurement_says() -> None:
-    """It is FlashInfer's where nothing is measured, and else the faster of those that can be had."""
-    pool = PagePool(8 * 4096 // 16, 16)
-    kv = KVCache(Geometry.uniform(4, 32, 8, 128), pool.num_slots + 16, torch.bfloat16, GPU)
-    took = dict[type[AttentionBackend], float]()
-
-    def seconds(backend: AttentionBackend) -> float | None:
-        measured = step_seconds(backend, kv, pool)
-        assert measured is not None
-        took[type(backend)] = measured
-        return measured
-
-    name, chosen = backend_over("auto", kv, 16, seconds)
-    had = [each for each in ON_A_GPU if obstacle_over(each, kv) is None]
-    assert len(took) == (len(had) if len(had) > 1 else 0) and name in had
-    assert not took or type(chosen) is min(took, key=took.__getitem__)
-    assert backend_over("auto", kv, 16)[0] == "flashinfer"
-
-
-def test_a_plan_waits_for_nothing_on_the_device() -> None:
-    """Whatever it copies it copies from pinned memory, and it reads nothing back."""
-    pool = PagePool(64, 16)
-    tables = [PageTable(pool) for _ in range(3)]
-    for table in tables:
-        table.reserve(300)
-    forked = [-1, 0, 0, 1, 1, 3]
-    rows = [Row.tree([7] * 6, forked, tables[0].upto(300)), Row.chunk([7] * 40, tables[1].upto(120))]
-    batches = Ragged([*rows, Row.tree([7] * 6, forked, tables[2].upto(40))], pool)
-    kv = batches.filled(4, 64, torch.bfloat16, GPU)
-    backend, batch = FlashInferAttention(kv, 16, whole_mask=0), batches.batch(GPU)
-    new = batches.tokens(4, 64, torch.bfloat16, GPU)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        backend.plan(batch).attend(0, *new, None, {})
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

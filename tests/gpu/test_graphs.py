@@ -16,7 +16,8 @@ from specsplit.model.attention.backends import check_backend
 from specsplit.model.attention.choosing import ON_A_GPU
 from specsplit.model.graphs import Buckets, CudaCapturer, Results
 from tests.model.ragged import ragged
-from tests.support.graphs import ALL_LAYERS, LAYERS, asking, is_as_eager
+from tests.model.test_adapters import MIXED, mixed_logits, write_adapters
+from tests.support.graphs import ALL_LAYERS, LAYERS, asking, is_as_eager, near
 
 GPU = torch.device("cuda", 0)
 BUCKETS = Buckets(64, 8)
@@ -107,6 +108,19 @@ def test_a_replay_waits_for_nothing_on_the_device_and_allocates_nothing(lm: Caus
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert lm.graph_statistics.replayed == replayed + 9 and torch.cuda.memory_allocated() == held
+
+
+def test_rows_with_adapters_are_replayed_as_they_are_run_eagerly(folder: Path, tmp_path: Path) -> None:
+    adapters = write_adapters(tmp_path, folder)
+    lm = CausalLM.load(
+        folder, num_pages=64, page_size=16, dtype="float16", device="cuda", gpu_layers=True, adapters=adapters
+    )
+    mixes = (MIXED, [0, 0], [3, 0, 1])
+    expected = [mixed_logits(lm, mix) for mix in mixes]
+    lm.capture_graphs(Buckets(128, 8), lazily=True)
+    for mix, logits in zip(mixes, expected, strict=True):
+        near(mixed_logits(lm, mix), logits)
+    assert lm.graph_statistics.replayed == 2 * len(mixes) and not sum(lm.graph_statistics.eager.values())
 
 
 def test_after_a_capture_that_failed_memory_comes_back_and_others_succeed() -> None:
