@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,6 +16,9 @@ from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.interpreter import importing
 from specsplit.training.order import BOUNDS, KINDS, WITH_TRAINER, HeadOrder, option
 from specsplit.values import DrafterKind
+
+if TYPE_CHECKING:
+    from specsplit.training.figures import Figures
 
 _THOSE: Final = ", ".join(WITH_TRAINER)
 _RUN: Final = "specsplit.training.run"
@@ -147,18 +150,26 @@ def train_head(
         dtype=dtype,
         device=device,
     )
+    _report(order, _trained(order))
+
+
+def _trained(order: HeadOrder) -> Figures:
+    """Train, or go on with it. Raises typer.Abort if it is stopped."""
     train = _training()
     try:
         with sigterm_as_ctrl_c():
-            figures = train(order, lambda line: say(line, err=True), metering)
+            return train(order, lambda line: say(line, err=True), metering)
     except KeyboardInterrupt:
-        say(f"stopped; the same command goes on with what is in {out}", err=True)
+        say(f"stopped; the same command goes on with what is in {order.out}", err=True)
         raise typer.Abort from None
+
+
+def _report(order: HeadOrder, figures: Figures) -> None:
+    """Say what the head is worth, and how it is served."""
     shares = ", ".join(f"{share:.2f}" for share in figures.agreement)
-    say(
-        f"{out}: {figures.accept_length:.2f} tokens a step with a chain of {order.ahead} on held-out texts; right by step: {shares}"
-    )
-    say(f"serve it: specsplit serve drafter --kind {kind} --model {out} --target {target}")
+    worth = f"{figures.accept_length:.2f} tokens a step with a chain of {order.ahead} on held-out texts"
+    say(f"{order.out}: {worth}; right by step: {shares}")
+    say(f"serve it: specsplit serve drafter --kind {order.kind} --model {order.out} --target {order.target}")
 
 
 def _kind(name: str) -> DrafterKind:

@@ -103,14 +103,43 @@ def _train(folder: Path, learnt: int, options: list[str], events: TextIO) -> Non
 
     teach_shown_tokens(DFlashDraftModel, causal=CAUSAL in options)
     on_cpu = torch.accelerator.current_accelerator(check_available=True) is None
+    if on_cpu:
+        checkpointer.get_current_device = lambda: "cpu"
+        torch.accelerator.synchronize = lambda *_, **__: None  # pyright: ignore[reportAttributeAccessIssue]
+    cli.Trainer = _telling(trainer.Trainer, events, on_cpu=on_cpu)
+    trainer.SingleGPUCheckpointer = _whole(trainer.SingleGPUCheckpointer)
+    recover(folder / "checkpoints")
+    cli.main(TrainConfig.resolve(_words(folder, learnt, options, on_cpu=on_cpu)))
 
-    class Checkpointer(trainer.SingleGPUCheckpointer):
-        """Weights and the optimizer's state as they are, so that nothing is lost between two runs."""
 
+def _words(folder: Path, learnt: int, options: list[str], *, on_cpu: bool) -> list[str]:
+    """The command line of `speculators train`."""
+    given = {
+        "data-path": _lay_out(folder, learnt),
+        "hidden-states-path": folder / "hidden_states",
+        "save-path": folder / "checkpoints",
+        "on-missing": "raise",
+        **(_ON_CPU if on_cpu else {}),
+    }
+    named = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    return [*named, *(option for option in options if option != CAUSAL)]
+
+
+def _whole(base: Any) -> type[Any]:
+    """A checkpointer that writes weights and the optimizer's state as they are, so that nothing is lost between two runs."""
+    import torch  # noqa: PLC0415
+
+    class Checkpointer(base):
         def save_checkpoint(self, model: Any, optimizer: Any, epoch: int | str, *_: Any, **__: Any) -> None:
             super().save_checkpoint(model, optimizer, epoch, float_dtype=torch.float32)
 
-    class Trainer(trainer.Trainer):
+    return Checkpointer
+
+
+def _telling(base: Any, events: TextIO, *, on_cpu: bool) -> type[Any]:
+    """A trainer that tells of its steps, and publishes its checkpoints whole."""
+
+    class Trainer(base):
         def setup_trainer(self) -> None:
             super().setup_trainer()
             if on_cpu:
@@ -118,15 +147,13 @@ def _train(folder: Path, learnt: int, options: list[str], events: TextIO) -> Non
 
         def run_training(self) -> None:
             # Here, behind the trainer's own set-up of logging, which removes the handlers that it finds.
-            logging.getLogger("speculators.metrics").addHandler(Listener())
+            logging.getLogger("speculators.metrics").addHandler(_Listener(events))
             _tell(events, steps=self.config.num_epochs * len(self.train_loader))
             super().run_training()
 
         def maybe_save_checkpoint(self, epoch: int | str, local_step: int = 0) -> None:
-            if not isinstance(
-                epoch, int
-            ):  # interrupted, maybe between two halves of a step: the latest checkpoint stands
-                return
+            if not isinstance(epoch, int):
+                return  # interrupted, maybe between two halves of a step: the latest checkpoint stands
             place = self.checkpointer.path
             self.checkpointer.path = place / NEW
             try:
@@ -136,34 +163,20 @@ def _train(folder: Path, learnt: int, options: list[str], events: TextIO) -> Non
             best = self.checkpointer.read_best_epoch()
             publish(place, epoch, set() if best is None else {str(best)})
 
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said: Any = record.msg
-            if isinstance(said, dict) and "train" in said:
-                _tell(events, step=said["global_step"] + 1, loss=said["train"]["loss"])
+    return Trainer
 
-    if on_cpu:
-        checkpointer.get_current_device = lambda: "cpu"
-        torch.accelerator.synchronize = lambda *_, **__: None  # pyright: ignore[reportAttributeAccessIssue]
-    trainer.SingleGPUCheckpointer = Checkpointer
-    cli.Trainer = Trainer
-    checkpoints = folder / "checkpoints"
-    recover(checkpoints)
-    given = {
-        "data-path": _lay_out(folder, learnt),
-        "hidden-states-path": folder / "hidden_states",
-        "save-path": checkpoints,
-        "on-missing": "raise",
-        **(_ON_CPU if on_cpu else {}),
-    }
-    cli.main(
-        TrainConfig.resolve(
-            [
-                *(word for name, value in given.items() for word in (f"--{name}", str(value))),
-                *(option for option in options if option != CAUSAL),
-            ]
-        )
-    )
+
+class _Listener(logging.Handler):
+    """Tells of every step that the trainer logs."""
+
+    def __init__(self, events: TextIO) -> None:
+        super().__init__()
+        self._events = events
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said: Any = record.msg
+        if isinstance(said, dict) and "train" in said:
+            _tell(self._events, step=said["global_step"] + 1, loss=said["train"]["loss"])
 
 
 def _lay_out(folder: Path, learnt: int) -> Path:

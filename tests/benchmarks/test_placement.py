@@ -9,7 +9,9 @@ import pytest
 from rich.console import Console
 
 from benchmarks import context, placement
-from benchmarks.placement import AIM, Scale, Sharing, all_knowing, loads
+from benchmarks.placement import cost, evenness
+from benchmarks.placement.evenness import AIM, loads
+from benchmarks.placement.sharing import Scale, Sharing, all_knowing
 
 SCALE = Scale(verifiers=60, drafters=60, sessions=6_000)
 
@@ -29,8 +31,8 @@ def test_eight_coordinators_load_their_worst_verifier_a_tenth_more_than_one_that
 
 def test_a_small_run_writes_loads_and_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "QUICK_RESULTS", tmp_path)
-    monkeypatch.setattr(placement, "QUICK", Scale(10, 20, 300))
-    monkeypatch.setattr(placement, "SIZES", (4, 40))
+    monkeypatch.setattr(evenness, "QUICK", Scale(10, 20, 300))
+    monkeypatch.setattr(cost, "SIZES", (4, 40))
     placement.run(context.Context(tmp_path, quick=True, machine={}, console=Console(quiet=True)))
     told = json.loads((tmp_path / "placement.json").read_text())
     assert [row["who"] for row in told["rows"][:5]] == ["one that knows all", "1", "2", "4", "8"]

@@ -19,7 +19,6 @@ from specsplit.errors import LoadError
 from specsplit.model.adapters import Adapters, adapt
 from specsplit.model.attention.backends import check_backend
 from specsplit.model.attention.interface import ForwardBatch, ReadForward, TrialForward, run_model
-from specsplit.model.attention.latent import latent_attention
 from specsplit.model.attention.support import check_config, measure, refusing
 from specsplit.model.graphs import (
     Buckets,
@@ -37,10 +36,9 @@ from specsplit.model.layers.positions import tell_positions
 from specsplit.model.layers.recurrent import keep_states_in, recurrent_modules
 from specsplit.model.layers.regional import Backend, compile_layers
 from specsplit.model.layers.sharded import ShardedBlocks, TensorMesh, no_rows
-from specsplit.model.lm.latents import keep_latents
+from specsplit.model.lm.latents import laid_out
 from specsplit.model.lm.load import load_model
-from specsplit.model.lm.probe import probe, probe_adapters
-from specsplit.model.lm.replaced import use_cpu_layers, use_gpu_layers
+from specsplit.model.lm.replaced import use_layers
 from specsplit.model.lm.runner import ModelRunner
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.device_batch import DeviceBatch
@@ -107,18 +105,9 @@ class CausalLM(ModelRunner):
             window_tokens=window_tokens if self.states is None else None,
             alone=self.blocks.alone,
         )
-        standing = latent_attention(model) if latent_cache and not self.adapters else []
-        heads = measured()
-        trees = keep_latents(self, standing, measured, lay_out, heads.numbers) if standing else None
-        if trees is None:
-            lay_out(heads)
-            trees = probe(self)
+        trees = laid_out(self, measured, lay_out, latent_cache=latent_cache)
         settled.remove()
-        adapted = probe_adapters(self)
-        if cpu_layers:
-            use_cpu_layers(self, trees, adapted)
-        if gpu_layers:
-            use_gpu_layers(self, trees, adapted=adapted)
+        use_layers(self, trees, on_cpu=cpu_layers, on_gpu=gpu_layers)
         if isinstance(num_pages, MemoryShare):
             num_pages.tell(self.pool.total_pages * self.pool.page_size, self.kv.nbytes, self.device)
 
@@ -151,13 +140,9 @@ class CausalLM(ModelRunner):
 
         Raises LoadError, saying why, if it cannot be, and RankLost.
         """
-        if split is not None and (inflate_layers or random_weights):
-            raise LoadError("a model that is split over processes is neither inflated nor has it random weights")
-        if adapters is not None and (inflate_layers or split is not None or (mesh is not None and mesh.size > 1)):
-            raise LoadError(
-                "adapters (adapters_dir) are for a target that one process runs as it is: leave out inflate_layers, tp_size and dp_size, "
-                "or the adapters"
-            )
+        alone = split is None and (mesh is None or mesh.size == 1)
+        _check_changes(split=split is not None, changed=bool(inflate_layers or random_weights))
+        _check_adapters(adapters, as_it_is=alone and not inflate_layers)
         check_backend(backend, torch.device(device))  # before a model is loaded for nothing
         model, info, blocks = load_model(
             folder,
@@ -399,3 +384,16 @@ class CausalLM(ModelRunner):
                 logits_to_keep=0 if isinstance(forward_batch, ReadForward) else batch.logits_at,  # 0: all there are
             )
         return output.logits[0]
+
+
+def _check_changes(*, split: bool, changed: bool) -> None:
+    if split and changed:
+        raise LoadError("a model that is split over processes is neither inflated nor has it random weights")
+
+
+def _check_adapters(folder: Path | None, *, as_it_is: bool) -> None:
+    if folder is not None and not as_it_is:
+        raise LoadError(
+            "adapters (adapters_dir) are for a target that one process runs as it is: leave out inflate_layers, tp_size and dp_size, "
+            "or the adapters"
+        )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specsplit.errors import LoadError
 from specsplit.model.attention.interface import OTHERS
-from specsplit.model.attention.latent import LatentAttention
+from specsplit.model.attention.latent import LatentAttention, latent_attention
 from specsplit.model.attention.support import refusing
 from specsplit.model.lm.probe import probe
 from specsplit.model.pages.geometry import Geometry
@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from specsplit.model.lm.causal_lm import CausalLM
 
 _log = logging.getLogger(__name__)
+
+
+def laid_out(
+    lm: CausalLM, measured: Callable[[], Geometry], lay_out: Callable[[Geometry], object], *, latent_cache: bool
+) -> Tensor:
+    """Lay out the KV of a model, with latents in the place of heads if `latent_cache` has it and they pass the probe -> `tree_logits`.
+
+    measured: what its layers keep, as they are now. lay_out: makes KV of that. Raises LoadError if the model fails the probe, and RankLost.
+    """
+    standing = latent_attention(lm.model) if latent_cache and not lm.adapters else []
+    heads = measured()
+    trees = keep_latents(lm, standing, measured, lay_out, heads.numbers) if standing else None
+    if trees is None:
+        lay_out(heads)
+        trees = probe(lm)
+    return trees
 
 
 def keep_latents(
