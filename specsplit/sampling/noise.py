@@ -85,11 +85,6 @@ class NoiseCache:
         """Whether all of these rows are there, of the vocabulary and device that were asked for last."""
         return all(key in self._places for key in zip(seeds, positions, strict=True))
 
-    def row(self, seed: int, position: int) -> Tensor:
-        """One row [V], which is there: a view, until rows are made again."""
-        self._places.move_to_end((seed, position))
-        return self._block[self._places[seed, position]]
-
     def warm(self, seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> None:
         """Make the rows that are missing, for a call that is soon to come: all of them are there until rows are made again."""
         if (self._block.shape[1], self._block.device) != (vocab_size, device):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from typing import TypeAlias
 
@@ -60,16 +60,21 @@ def divisors_of(temperatures: Sequence[float]) -> NDArray[np.float32] | None:
 
 
 def pick_noisy(
-    logits: Tensor, divisors: NDArray[np.float32] | None, noise: Iterable[Tensor | None]
+    logits: Tensor, divisors: NDArray[np.float32] | None, noise: Tensor, at: Sequence[int] | None = None
 ) -> list[int | None]:
-    """`pick` on a CPU for rows that are divided and get noise [V], or, if they are greedy, none: the same numbers by half as many calls."""
+    """`pick` on a CPU for rows that are divided and get noise, or, if they are greedy, none: the same numbers by a quarter of the calls.
+
+    `noise` [N, V], which this may write over, is of the rows `at`; None: of all.
+    """
     with np.errstate(all="ignore"):  # what is no number has no pick
-        own = logits.float().numpy()
-        noisy = own.copy() if divisors is None else own / divisors
-        for row, added in zip(noisy, noise, strict=True):
-            if added is not None:
-                row += added.numpy()  # noqa: PLW2901 (a view: it is added where it is)
-    return _likeliest_of(noisy)
+        noisy, own = noise.numpy(), logits.float().numpy()
+        scaled = own if divisors is None else own / divisors
+        if at is None:
+            noisy += scaled
+            return _likeliest_of(noisy)
+        rows = scaled.copy() if divisors is None else scaled
+        rows[at] += noisy
+    return _likeliest_of(rows)
 
 
 def likeliest_tokens(perturbed: Tensor) -> list[int | None]:

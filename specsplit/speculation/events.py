@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from specsplit.values.lean import lean
 
@@ -81,6 +81,10 @@ class Forecast(NamedTuple):
     """Probability that the target goes on behind a node below which the draft has nothing: what further nodes may still bring."""
 
 
+_PLAIN: Final = Forecast(1.0, 1.0)
+"""Of a root alone."""
+
+
 @lean()
 class Draft:
     """What a session brings to one step: N tokens, root first, parents before children."""
@@ -115,6 +119,8 @@ class Draft:
     @property
     def forecast(self) -> Forecast:
         """What the target should make of it."""
+        if len(self.log_survivals) == 1:
+            return _PLAIN
         probabilities, inner = [math.exp(log_survival) for log_survival in self.log_survivals], set(self.parents)
         ends = math.fsum(probability for i, probability in enumerate(probabilities) if i not in inner)
         return Forecast(math.fsum(probabilities), ends)

@@ -280,7 +280,7 @@ class Mirror:
         """Reroot to `bonus` behind the accepted `path` (indices into `draft`, root first): the event to send, and whether it was a hit."""
         self._machine.advance(Event.COMMIT)
         accepted = [draft.ids[i] for i in path[1:]]
-        tokens = (*(draft.tokens[i] for i in path[1:]), bonus)
+        tokens = (*[draft.tokens[i] for i in path[1:]], bonus)
         hit = self.tree.reroot(self._deepest(draft, path), bonus) is not None
         self._preview = None
         self.commits += 1

@@ -194,14 +194,15 @@ class Columns:
                 column.before = column.data[: self._count].copy()
 
     def _restart(self, token: int, position: int) -> None:
-        self._numbers[:, ROOT] = 0, token, -1, position
-        self._scores[ROOT] = 0.0
-        self._above[ROOT] = False
+        self._id[ROOT], self._token[ROOT], self._parent[ROOT], self._position[ROOT] = 0, token, -1, position
+        self._score[ROOT], self._is_above[ROOT] = 0.0, False
         for column in self._attached:
             column.data[ROOT] = column.fill
         self._shrink(1)
 
     def _shrink(self, count: int) -> None:
+        if count == self._count:
+            return
         self._above[count : self._count] = False
         for column in self._attached:
             column.data[count : self._count] = column.fill

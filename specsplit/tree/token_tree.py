@@ -52,8 +52,10 @@ class TokenTree(Columns):
             return None
         if self._count <= _FEW:
             parents, tokens = self._parent, self._token
-            below = (each for each in range(slot + 1, self._count) if parents[each] == slot and tokens[each] == token)
-            return next(below, None)
+            for each in range(slot + 1, self._count):
+                if parents[each] == slot and tokens[each] == token:
+                    return each
+            return None
         children = self.below([slot])
         found = children.compress(self.tokens.take(children) == token)
         return int(found[0]) if len(found) else None

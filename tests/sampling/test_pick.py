@@ -114,7 +114,8 @@ def test_rows_that_get_noise_and_nothing_else_are_picked_the_same_by_fewer_calls
     expected = sampling.pick(logits, rows, positions, (), noise)
     before = logits.clone()
     divisors = sampling.divisors_of([temperature] * 9)
-    assert sampling.pick_noisy(logits, divisors, map(noise.row, seeds, positions)) == expected
+    rows_of_noise = noise(seeds, positions, ROW, torch.device("cpu"))
+    assert sampling.pick_noisy(logits, divisors, rows_of_noise) == expected
     assert expected[-3:] == [None] * 3 and None not in expected[:-3]
     assert torch.equal(logits.nan_to_num(), before.nan_to_num())
 
@@ -131,9 +132,9 @@ def test_greedy_rows_beside_noisy_ones_are_picked_by_their_logits() -> None:
     logits, cpu, noise = torch.randn(4, ROW), torch.device("cpu"), NoiseCache(10**6)
     samplings = [Sampling(), Sampling(temperature=0.7, seed=3), Sampling(), Sampling(temperature=1.2, seed=4)]
     expected = sampling.pick(logits, SamplingBatch(samplings, ROW, cpu).rows(range(4)), [5, 6, 7, 8], (), noise)
-    added = [None, noise.row(3, 6), None, noise.row(4, 8)]
+    added = noise([3, 4], [6, 8], ROW, cpu)
     divisors = sampling.divisors_of([each.temperature for each in samplings])
-    assert sampling.pick_noisy(logits, divisors, added) == expected
+    assert sampling.pick_noisy(logits, divisors, added, [1, 3]) == expected
 
 
 def test_nodes_of_one_session_at_one_depth_share_their_noise() -> None:

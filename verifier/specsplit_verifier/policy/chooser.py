@@ -66,13 +66,15 @@ class StepChooser:
 
     def meet(self, sessions: Sequence[Session]) -> None:
         """Take in the sessions that decode now."""
-        found = ((session.id, self._standing(session)) for session in sessions)
-        self._standings = {number: standing for number, standing in found if standing is not None}
+        met: dict[int, Standing] = {}
         for session in sessions:
-            if session.id in self._standings:
-                self._standings[session.id].read(session.tokens)
-                session.drafter.meet(repeating=self._standings[session.id].repeating)
-                self._standings[session.id].looked_up = session.drafter.looked_up
+            standing = self._standing(session)
+            if standing is not None:
+                met[session.id] = standing
+                standing.read(session.tokens)
+                session.drafter.meet(repeating=standing.repeating)
+                standing.looked_up = session.drafter.looked_up
+        self._standings = met
 
     def repeating(self, session: Session) -> bool:
         """Tell whether a session that has a drafter has a text that repeats itself now."""

@@ -152,7 +152,7 @@ class Accepted:
 
     def commits(self, draft: Draft) -> list[int]:
         """The tokens behind the root of the draft that this is of: one for each index of the path, the bonus last."""
-        return [*(draft.tokens[i] for i in self.path[1:]), self.bonus]
+        return [*[draft.tokens[i] for i in self.path[1:]], self.bonus] if len(self.path) > 1 else [self.bonus]
 
 
 @dataclass(frozen=True, slots=True)

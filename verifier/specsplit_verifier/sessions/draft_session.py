@@ -156,14 +156,17 @@ class DraftSession:
 
     def _best(self, limits: TreeLimits) -> Draft:
         """What a step would take now of what is not forced, root first."""
-        own = self.mirror.preview(*limits.of_tree)
+        return self._merged(self.mirror.preview(*limits.of_tree), limits)
+
+    def _merged(self, own: Draft, limits: TreeLimits) -> Draft:
+        """The best of what the drafter has, and of what was drafted beside it."""
         return own if self._beside is None else self._beside.merged(own, limits)
 
     def take(self, root: int, position: int, limits: TreeLimits) -> Draft:
         """What the session brings to a step: the best of what was grown, root first; in flight until `commit`."""
         wider = looked_at(limits)
-        self.mirror.take(*wider.of_tree)
-        draft = grammar_first(legal(self._best(wider), limits), limits)
+        own = self.mirror.take(*wider.of_tree)
+        draft = grammar_first(legal(self._merged(own, wider), limits), limits)
         self._in_flight = len(known_of(draft, range(len(draft.ids)))) - 1
         self._look(limits)
         return draft

@@ -64,6 +64,8 @@ def _likeliest(draft: Draft) -> list[int]:
 
 def known_of(draft: Draft, path: Sequence[int]) -> Sequence[int]:
     """The part of an accepted path, from the root down, whose nodes a drafter has drawn."""
+    if len(path) == 1:  # nearly always
+        return path
     return [index for place, index in enumerate(path) if not place or draft.ids[index] < UNKNOWN_ID]
 
 

@@ -32,7 +32,7 @@ class TreeLimits(NamedTuple):
 
     def within(self, num_tokens: int) -> TreeLimits:
         """These limits with num_draft_tokens capped at `num_tokens`."""
-        return self if num_tokens >= self.num_draft_tokens else self._replace(num_draft_tokens=num_tokens)
+        return self if num_tokens >= self.num_draft_tokens else TreeLimits(num_tokens, *self[1:])
 
     def narrows(self, other: TreeLimits) -> bool:
         """True if what is best within these limits is the beginning of what is best within the `other` ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum, auto
 from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -76,6 +77,22 @@ class TreeRows(Generic[_Rows]):
         return rows
 
 
+class _Kind(Enum):
+    """What there is to do to pick the rows of a step."""
+
+    PLAIN = auto()
+    """Nothing: all are picked by their logits."""
+    NOISY = auto()
+    """Some get noise, and none anything else."""
+    OTHER = auto()
+
+
+def _kind_of(samplings: Sequence[Sampling]) -> _Kind:
+    if all(sampling.plain for sampling in samplings):
+        return _Kind.PLAIN
+    return _Kind.NOISY if all(sampling.plain or sampling.noisy for sampling in samplings) else _Kind.OTHER
+
+
 class Sampler:
     """Picks for one target."""
 
@@ -86,6 +103,9 @@ class Sampler:
         self._beside = ThreadPoolExecutor(1, "noise")
         self._bars = Bars()
         self._rows: TreeRows[SamplingRows] = TreeRows(SamplingBatch, vocab_size, device)
+        self._samplings: Sequence[Sampling] = ()
+        self._kind = _Kind.PLAIN
+        """What there is to do for these, which most steps have in common with the one before."""
 
     def prepare(self, trees: Sequence[TreeInput]) -> Pick:
         """Prepare picking behind these drafts, before their forward: the noise is made while that runs."""
@@ -96,9 +116,12 @@ class Sampler:
         return lambda logits: picked(bars(upload)(logits))
 
     def _prepare(self, trees: Sequence[TreeInput]) -> Pick:
-        if all(tree.sampling.plain for tree in trees):
+        samplings = [tree.sampling for tree in trees]
+        if samplings != self._samplings:
+            self._samplings, self._kind = samplings, _kind_of(samplings)
+        if self._kind is _Kind.PLAIN:
             return likeliest_tokens
-        if self._device.type == "cpu" and all(tree.sampling.plain or tree.sampling.noisy for tree in trees):
+        if self._kind is _Kind.NOISY and self._device.type == "cpu":
             return self._noisy(trees)
         rows = self._rows.of(trees)
         positions = [position + 1 for tree in trees for position in tree.draft.positions]
@@ -113,16 +136,17 @@ class Sampler:
 
     def _noisy(self, trees: Sequence[TreeInput]) -> Pick:
         """Prepare picking where rows need nothing but noise: without an index of the rows, which steps of many sessions seldom share."""
-        seeds = [None if tree.sampling.greedy else tree.sampling.seed for tree in trees for _ in tree.draft.tokens]
+        owners = [tree.sampling for tree in trees for _ in tree.draft.tokens]
         positions = [position + 1 for tree in trees for position in tree.draft.positions]
-        divisors = divisors_of([tree.sampling.temperature for tree in trees for _ in tree.draft.tokens])
-        drawn = [(seed, position) for seed, position in zip(seeds, positions, strict=True) if seed is not None]
-        made, row = self._make(*zip(*drawn, strict=True)), self._noise.row
+        divisors = divisors_of([sampling.temperature for sampling in owners])
+        drawn = [row for row, sampling in enumerate(owners) if not sampling.greedy]
+        at = None if len(drawn) == len(owners) else drawn
+        of = [owners[row].seed for row in drawn], [positions[row] for row in drawn]
+        made = self._make(*of)
 
         def noisy(logits: Tensor) -> list[int | None]:
             made()
-            noise = (None if seed is None else row(seed, at) for seed, at in zip(seeds, positions, strict=True))
-            return pick_noisy(logits, divisors, noise)
+            return pick_noisy(logits, divisors, self._noise(*of, self._vocab_size, self._device), at)
 
         return noisy
 
