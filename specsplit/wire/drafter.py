@@ -27,21 +27,24 @@ _read_draft_response = response_reader(pb.DraftResponse.FromString)
 
 def draft_request(events: Iterable[tuple[int, ToDrafter]]) -> pb.DraftRequest:
     """(session id, event) pairs as one message."""
-    return pb.DraftRequest(events=[_request_event(session, event) for session, event in events])
+    message = pb.DraftRequest()
+    for session, event in events:
+        _event_into(message.events.add(session_id=session), event)
+    return message
 
 
-def _request_event(session: int, event: ToDrafter) -> pb.DraftRequestEvent:
+def _event_into(message: pb.DraftRequestEvent, event: ToDrafter) -> None:
     match event:
-        case Open():
-            return pb.DraftRequestEvent(session_id=session, open=open_to_wire(event))
         case Commit():
-            return pb.DraftRequestEvent(session_id=session, commit=commit_to_wire(event))
+            commit_into(message.commit, event)
         case Features():
-            return pb.DraftRequestEvent(session_id=session, features=features_to_wire(event))
+            message.MergeFrom(pb.DraftRequestEvent(features=features_to_wire(event)))
+        case Open():
+            message.MergeFrom(pb.DraftRequestEvent(open=open_to_wire(event)))
         case Plan():
-            return pb.DraftRequestEvent(session_id=session, plan=common.plan_to_wire(event))
+            message.MergeFrom(pb.DraftRequestEvent(plan=common.plan_to_wire(event)))
         case Close():
-            return pb.DraftRequestEvent(session_id=session, close=pb.CloseEvent())
+            message.close.SetInParent()
 
 
 def draft_request_events(message: pb.DraftRequest) -> list[tuple[int, ToDrafter | InvalidRequest]]:
@@ -183,15 +186,11 @@ def open_from_wire(message: pb.OpenEvent) -> Open:
     )
 
 
-def commit_to_wire(event: Commit) -> pb.CommitEvent:
-    return pb.CommitEvent(
-        number=event.number,
-        deepest_id=event.deepest,
-        token_ids=event.tokens,
-        step_us=event.step_us,
-        seen_id=event.seen,
-        floor=event.floor,
-    )
+def commit_into(message: pb.CommitEvent, event: Commit) -> None:
+    """Write a commit into a message that is inside another."""
+    message.number, message.deepest_id = event.number, event.deepest
+    message.token_ids.extend(event.tokens)
+    message.step_us, message.seen_id, message.floor = event.step_us, event.seen, event.floor
 
 
 def commit_from_wire(message: pb.CommitEvent) -> Commit:

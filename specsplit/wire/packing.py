@@ -51,6 +51,8 @@ def packed(events: Iterable[tuple[int, _Said]], most_bytes: int) -> Iterator[lis
 def bytes_of(event: ToDrafter | ToVerifier) -> int:
     """What the lists of an event take on the wire, at most; what else an event holds is short."""
     match event:
+        case Commit():
+            return _TOKEN_BYTES * len(event.tokens)
         case Features():
             return event.nbytes
         case Open():
@@ -58,8 +60,6 @@ def bytes_of(event: ToDrafter | ToVerifier) -> int:
             text = 0 if event.constraint is None else len(event.constraint.text)
             constraint = _CHARACTER_BYTES * (text + sum(map(len, texts))) + _TEXT_BYTES * len(texts)
             return _TOKEN_BYTES * tokens + _BIAS_BYTES * _biases_of(event) + constraint
-        case Commit():
-            return _TOKEN_BYTES * len(event.tokens)
         case Grow():
             return _NODE_BYTES * len(event.ids) + _EDGE_BYTES * len(event.rescored)
         case _:

@@ -70,6 +70,7 @@ class Allowance:
         self._events = _Credit("events", margin * (MAX_GROWS + RESTS))
         self._empty = _Credit("events that bring nothing", margin * RESTS)
         self._unanswered = Unanswered()
+        self._all = self._bytes, self._events, self._empty
         self._last_session = 0
         """The highest id of a session that was opened."""
 
@@ -81,8 +82,9 @@ class Allowance:
             return
         if isinstance(event, Open):
             self._last_session = max(self._last_session, session)
-        for purse in (self._bytes, self._events, self._empty):
-            purse.fill(SAVED * max(1, len(self._unanswered.sessions)) + unanswered)
+        saved = SAVED * max(1, len(self._unanswered.sessions)) + unanswered
+        for purse in self._all:
+            purse.fill(saved)
 
     def parse(self, nbytes: int) -> None:
         """Count a message that is about to be parsed. Raises Overdrawn, saying what it was, if it is too much."""

@@ -56,9 +56,10 @@ class Claims:
             case Features():
                 self._sent_features(session, event, now)
             case _:
-                owed = self._owed.setdefault(session, _Owed(now))
+                if session not in self._owed:
+                    self._owed[session] = _Owed(now)
                 if isinstance(event, Open) and not event.features.width:
-                    owed.prompt = len(event.tokens)
+                    self._owed[session].prompt = len(event.tokens)
 
     def _sent_features(self, session: int, features: Features, now: float) -> None:
         unread = self._unread.setdefault(session, _Unread(range(features.first, features.first)))

@@ -109,6 +109,7 @@ class DrafterStreams:
         Only an open dials. Anything else for a session that was not opened on the drafter's stream belongs to one that was lost, and goes
         with it.
         """
+        now = self._clock.now()
         for address, session, event in events:
             stream = self._streams.get(address)
             if isinstance(event, Open):
@@ -120,7 +121,7 @@ class DrafterStreams:
             stream.unsent.append((number, event))
             stream.unread += _held(event)
             stream.more.set()
-            stream.claims.sent(number, event, self._clock.now())
+            stream.claims.sent(number, event, now)
             stream.allowance.sent(number, event)
 
     def _open(self, address: str) -> DrafterStream | None:
