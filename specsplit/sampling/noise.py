@@ -15,11 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specsplit.model.native.library import obstacle
+from specsplit.model.native.uniforms import negated_uniforms
 from specsplit.model.tensors.transfer import on_device
 from specsplit.splitmix import GOLDEN, MIX_1, MIX_2, draw
 
 _CPU_BLOCK: Final = 2**15
 """Numbers computed at a time on a CPU: the temporaries stay in its cache (and out of the kernel's page tables)."""
+
+_KERNEL_BLOCK: Final = 2**17
+"""Numbers that a kernel makes at a time: there are no temporaries, and each call waits for the interpreter's lock."""
 
 _AHEAD: Final = 16
 """Rows that a cache makes at once, at most: with a small vocabulary it is the calls that cost, and not the numbers."""
@@ -42,13 +47,19 @@ def gumbel(seeds: Sequence[int], positions: Sequence[int], vocab_size: int, devi
     Uniforms are the odd multiples of 2^-53 below 1, so never 0 nor 1, and logs are taken in float64. -log(-log1p(-u)) keeps
     full resolution where it matters, among the large values that win.
     """
+    noise = torch.empty(len(seeds), vocab_size, device=device)
+    if device.type == "cpu" and obstacle() is None:
+        rows = max(1, _KERNEL_BLOCK // vocab_size)
+        for start in range(0, len(seeds), rows):
+            own = slice(start, start + rows)
+            noise[own] = _gumbel_of(negated_uniforms(seeds[own], positions[own], vocab_size))
+        return noise
     streams = [signed(stream_key(seed, position)) for seed, position in zip(seeds, positions, strict=True)]
     keys = on_device(np.array(streams, dtype=np.int64), device)[:, None]
     draws = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device).mul_(signed(GOLDEN))
-    noise = torch.empty(len(streams), vocab_size, device=device)
     rows = max(1, _CPU_BLOCK // vocab_size) if device.type == "cpu" else max(1, len(streams))
     for start in range(0, len(streams), rows):
-        noise[start : start + rows] = _gumbel_of(keys[start : start + rows] + draws)
+        noise[start : start + rows] = _gumbel_of(_negated_uniforms(keys[start : start + rows] + draws))
     return noise
 
 
@@ -163,12 +174,17 @@ def stream_key(seed: int, position: int) -> int:
     return draw(draw(seed) + position * GOLDEN)
 
 
-def _gumbel_of(state: Tensor) -> Tensor:
-    """Generator states int64 -> their draws as Gumbel noise, float64; uses `state` up."""
+def _gumbel_of(negated_uniforms: Tensor) -> Tensor:
+    """Make noise of -u, float64; uses these up."""
+    return negated_uniforms.log1p_().neg_().log_().neg_()
+
+
+def _negated_uniforms(state: Tensor) -> Tensor:
+    """Make -u of generator states int64, float64; uses `state` up."""
     bits = _xor_shifted(state, 30).mul_(signed(MIX_1))
     bits = _xor_shifted(bits, 27).mul_(signed(MIX_2))
     odd = _xor_shifted(bits, 31).bitwise_right_shift_(11).bitwise_and_(2**53 - 1).bitwise_or_(1)
-    return odd.to(torch.float64).mul_(-(2.0**-53)).log1p_().neg_().log_().neg_()
+    return odd.to(torch.float64).mul_(-(2.0**-53))
 
 
 def _xor_shifted(bits: Tensor, by: int) -> Tensor:

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specsplit.sampling import Noise, NoiseCache, gumbel
+from specsplit.sampling import Noise, NoiseCache, gumbel, noise
 from specsplit.sampling.noise import ENTRY_BYTES, stream_key
 from tests.support.slow import slowly
 
@@ -67,6 +68,16 @@ def test_a_row_is_the_same_in_any_batch(keys: list[tuple[int, int]], vocab_size:
     alone = gumbel([keys[which][0]], [keys[which][1]], vocab_size, CPU)
     # equal but for the last bit: vectorised and scalar logarithms may round apart at the end of a block
     torch.testing.assert_close(batch[which], alone[0], rtol=2e-7, atol=2e-7)
+
+
+@given(st.lists(st.tuples(SEEDS, POSITIONS), max_size=70), st.sampled_from([1, 40, 3000]))
+@settings(deadline=None, max_examples=20)
+def test_torch_makes_the_noise_where_there_is_no_kernel(keys: list[tuple[int, int]], vocab_size: int) -> None:
+    seeds, positions = [seed for seed, _ in keys], [position for _, position in keys]
+    expected = gumbel(seeds, positions, vocab_size, CPU)
+    with patch.object(noise, "obstacle", lambda: "there is no gcc"):
+        made = gumbel(seeds, positions, vocab_size, CPU)
+    torch.testing.assert_close(made, expected, rtol=2e-7, atol=2e-7)
 
 
 def test_noise_has_the_moments_of_a_standard_gumbel() -> None:

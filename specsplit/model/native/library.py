@@ -30,7 +30,7 @@ WIDTH: Final = 8
 _log = logging.getLogger(__name__)
 
 _FOLDER: Final = Path(__file__).parent
-_UNITS: Final = ("attention", "chunks", "decoder", "low_rank")
+_UNITS: Final = ("attention", "chunks", "decoder", "low_rank", "uniforms")
 """Sources in C, without their suffix."""
 _COMPILE: Final = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-fPIC")
 _MOST_SECONDS: Final = 120
@@ -48,6 +48,7 @@ _FUNCTIONS: Final = {
     "project": (*(_ADDRESS,) * 3, *(_COUNT,) * 2, *(_ADDRESS,) * 5, _COUNT),
     "finish": (*(_ADDRESS,) * 3, *(_COUNT,) * 2, *(_ADDRESS,) * 6, _COUNT),
     "add_low_rank": (_ADDRESS, *(_COUNT,) * 2, _ADDRESS, _COUNT, *(_ADDRESS,) * 2, _COUNT),
+    "negated_uniforms": (*(_ADDRESS,) * 2, *(_COUNT,) * 2, _ADDRESS),
 }
 """What they take."""
 _COUNTING: Final = ("working_numbers", "chunk_numbers", "panel_width")
