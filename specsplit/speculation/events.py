@@ -164,6 +164,8 @@ class Draft:
         the last index returned, which is None for the root alone: a node behind which there is no pick is the bonus itself, as it would
         be in plain decoding.
         """
+        if len(self.tokens) == 1:
+            return [0]
         children = {(parent, token): i for i, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))}
         path = [0]
         while (pick := picks[path[-1]]) is not None and (below := children.get((path[-1], pick))) is not None:

@@ -108,11 +108,11 @@ class StepChooser:
 
     def _prospect(self, session: Session, now: float) -> Prospect | None:
         """Estimate the tokens that nodes to come may bring a session, by acceptance so far."""
-        prospect = session.drafter.prospect(now, session.plan, session.tree_limits)
         standing = self._standings.get(session.id)
-        if prospect is None or standing is None:
+        if standing is None or not session.plan.speculates:
             return None
-        return prospect.times(min(1.0, standing.acceptance.level))
+        prospect = session.drafter.prospect(now, session.plan, session.tree_limits)
+        return None if prospect is None else prospect.times(min(1.0, standing.acceptance.level))
 
     def _least(self, session: Session) -> int:
         standing = self._standings.get(session.id)
