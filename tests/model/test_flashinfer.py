@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -348,6 +349,16 @@ def test_a_workspace_is_shared_until_more_is_asked_for() -> None:
     assert held.of(CPU, heads) is larger
     with pytest.raises(LoadError, match=r"needs \d+ MiB beside the KV cache .*lower cuda_graph_tokens"):
         held.of(CPU, Heads(1 << 20, 1, 256, processors=1 << 20))
+
+
+def test_a_workspace_goes_with_the_last_that_uses_it() -> None:
+    held, heads = Workspaces(least=100), Heads(2, 1, 64, processors=1)
+    users = [held.of(CPU, heads) for _ in range(2)]
+    memory = ref(users[0])
+    del users[0]
+    assert memory() is users[0]
+    users.clear()
+    assert memory() is None
 
 
 def test_a_chain_is_in_order_and_a_fork_is_not() -> None:

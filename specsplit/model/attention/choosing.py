@@ -10,7 +10,6 @@ import torch
 
 from specsplit.errors import LoadError
 from specsplit.model.attention.backends import BACKENDS, obstacle_over, require_backend
-from specsplit.model.attention.flashinfer.workspace import WORKSPACES
 from specsplit.model.attention.interface import AttentionBackend, DevicePlanner
 from specsplit.model.pages.kv import KVCache
 
@@ -82,8 +81,6 @@ def fastest(kv: KVCache, page_size: int, names: Sequence[str], seconds: Seconds 
     level = logging.DEBUG if chosen in ELSEWHERE else logging.WARNING  # torch will do on a CPU
     for name, why in missing.items():
         _log.log(level, "attention = auto takes %s, and not %s: %s", chosen, name, why)
-    if chosen != "flashinfer":
-        WORKSPACES.forget(kv.device)
     return chosen, made[chosen]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -55,11 +56,15 @@ class Heads:
 
 
 class Workspaces:
-    """The memory of each device's wrappers, which share it: what is in there is of no use once the kernel that wrote it has been merged."""
+    """The memory of each device's wrappers, which share it: what is in there is of no use once the kernel that wrote it has been merged.
+
+    It is theirs, and goes with the last of them.
+    """
 
     def __init__(self, least: int = _LEAST) -> None:
         self._least: Final = least
-        self._held: Final[dict[torch.device, Tensor]] = {}
+        self._held: Final = WeakValueDictionary[torch.device, Tensor]()
+        """The latest of each device, while somebody uses it."""
 
     def of(self, device: torch.device, heads: Heads, buckets: Buckets | None = None) -> Tensor:
         """Memory for eager forwards, or for all captured ones of these sizes. Raises LoadError if there is none."""
@@ -73,10 +78,6 @@ class Workspaces:
             ):
                 held = self._held[device] = torch.empty(nbytes, dtype=torch.uint8, device=device)
         return held
-
-    def forget(self, device: torch.device) -> None:
-        """Give up the memory of a device, which those that use it keep."""
-        self._held.pop(device, None)
 
 
 WORKSPACES: Final = Workspaces()
