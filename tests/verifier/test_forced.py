@@ -90,6 +90,30 @@ def test_what_follows_the_likeliest_path_comes_in_the_place_of_what_is_less_like
     assert forced_last(draft, state, limits(tokens=6, steps=2)).tokens == [1, 2, 0, 3, 0]
 
 
+class Ticks(ManualClock):
+    """Goes on by a second whenever it is asked."""
+
+    def now(self) -> float:
+        self.advance(1.0)
+        return super().now()
+
+
+def test_a_step_that_a_grammar_holds_merges_once_and_that_is_what_lookup_took(tmp_path: Path) -> None:
+    state = grammars(write_letters(tmp_path), 16).begin(Constraint(ConstraintKind.REGEX, "(b|c|d)*"))
+    texts, price, text = LookupTexts(Vocabulary(16)), LookupPrice(Ticks()), [1, 2, 3, 1, 2]
+    price.rate = 1.0
+    tree = LookupTree(texts, texts.text(text, len(text), b""), DrafterRecord())
+    beside = LookupBeside(tree, Together(), price)
+    session = DraftSession("d", Mirror(1, 2, 4, 64, 16), WaitPolicy(), beside=beside)
+    within = limits(tokens=8)._replace(grammar=state)
+    assert session.log_survivals(within) and session.log_survivals(within._replace(num_draft_tokens=3))
+    draft = session.take(2, 4, within)
+    assert draft.tokens[:2] == [2, 3]
+    session.commit(draft, Accepted(draft.accept([3, *[1] * (len(draft.tokens) - 1)]), 1), 1.0)
+    assert price.tokens == pytest.approx(2.0), "a second for the merge, and one for what was learnt"
+    assert price.now() == 5.0, "it was asked four times before"
+
+
 TOKENS = 4
 
 

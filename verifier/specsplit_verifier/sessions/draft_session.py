@@ -155,8 +155,9 @@ class DraftSession:
         return grammar_first(self._best(limits), limits).log_survivals[1:]
 
     def _best(self, limits: TreeLimits) -> Draft:
-        """What a step would take now of what is not forced, root first."""
-        return self._merged(self.mirror.preview(*limits.of_tree), limits)
+        """What a step would take now of what is not forced, root first: of as much as it looks at, so that no step merges twice."""
+        wider = looked_at(limits)
+        return self._merged(self.mirror.preview(*wider.of_tree), wider).first(limits.num_draft_tokens)
 
     def _merged(self, own: Draft, limits: TreeLimits) -> Draft:
         """The best of what the drafter has, and of what was drafted beside it."""
