@@ -6,7 +6,7 @@ from specsplit.sampling.batch import SamplingBatch, SamplingRows
 from specsplit.sampling.counts import TokenCounts
 from specsplit.sampling.filters import Filters, restrict
 from specsplit.sampling.held import held
-from specsplit.sampling.noise import Noise, NoiseCache, gumbel
+from specsplit.sampling.noise import Noise, NoiseCache, gumbel, prepare_noise
 from specsplit.sampling.pick import divisors_of, has_pick, likeliest_tokens, perturb, pick, pick_noisy
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "perturb",
     "pick",
     "pick_noisy",
+    "prepare_noise",
     "restrict",
 ]

@@ -41,6 +41,12 @@ class Noise(Protocol):
         ...
 
 
+def prepare_noise(device: torch.device) -> None:
+    """Have the kernel compiled now that `gumbel` asks for on a CPU: that takes seconds, once on a machine, and steps would wait for it."""
+    if device.type == "cpu":
+        obstacle()
+
+
 def gumbel(seeds: Sequence[int], positions: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
     """Standard Gumbel noise, float32 [R, vocab_size]: row r belongs to the token at positions[r] of a session with seeds[r].
 

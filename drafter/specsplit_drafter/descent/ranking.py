@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specsplit.errors import SpecsplitError
 from specsplit.model.tensors.transfer import on_device
-from specsplit.sampling import NoiseCache, SamplingBatch, TokenCounts, held, perturb
+from specsplit.sampling import NoiseCache, SamplingBatch, TokenCounts, held, perturb, prepare_noise
 from specsplit.values import Sampling
 from specsplit_drafter.descent.device_ranking import DeviceRanking, Ranked
 from specsplit_drafter.drafts.grammars import Masks
@@ -30,6 +30,7 @@ class Ranking:
         self.children: Final = min(children, vocab_size)
         self._vocab_size = vocab_size
         self._device = device
+        prepare_noise(device)
         self._noise = NoiseCache(NOISE_BYTES)
         self._samplings: dict[SessionKey, Sampling] = {}
         self._counts: dict[SessionKey, TokenCounts] = {}

@@ -21,6 +21,7 @@ from specsplit.sampling import (
     likeliest_tokens,
     pick,
     pick_noisy,
+    prepare_noise,
 )
 from specsplit.values import Sampling
 from specsplit_verifier.records.step import TreeInput
@@ -99,6 +100,7 @@ class Sampler:
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
         self._device = device
+        prepare_noise(device)
         self._noise = NoiseCache(NOISE_BYTES)
         self._beside = ThreadPoolExecutor(1, "noise")
         self._bars = Bars()
