@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,9 @@ def main() -> None:
 
 def streams_outlive(coordinators: dict[str, Child], own: dict[str, Client], client: Client) -> None:
     """Streams of a client that knows the name alone are on all coordinators, and whole though two are killed."""
-    first = own[HOSTS[0]]
-    alone = [pieces_of(first.generate(prompt(seed), seed=seed, **ASKED)) for seed in range(STREAMS)]
     as_soon_as(lambda: one_each(client, own))
     with ThreadPoolExecutor(STREAMS) as pool:
+        alone = [pieces_of(each) for each in pool.map(partial(streamed, own[HOSTS[0]]), range(STREAMS))]
         streams = [pool.submit(streamed, client, seed) for seed in range(STREAMS)]
         as_soon_as(lambda: all(each.cluster().running for each in own.values()))
         for host in HOSTS[1:]:
