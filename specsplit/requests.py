@@ -22,6 +22,7 @@ from specsplit.values import (
     check_logprobs,
 )
 from specsplit.values.checks import check_name
+from specsplit.values.lean import lean
 
 MAX_CHOICES: Final = 16
 """Choices of one request, at most."""
@@ -130,7 +131,7 @@ def choice_seed(seed: int, index: int) -> int:
     return draw(seed + (index - 1) * GOLDEN) if index else seed
 
 
-@dataclass(frozen=True)
+@lean(slots=False)
 class Delta:
     """Some more output of one choice."""
 

@@ -91,28 +91,29 @@ class Answer:
         """True if log-probabilities of its prompt are still to come."""
         return self._prompt.lacking
 
-    def read(self, prompt: PromptLogprobs) -> tuple[Delta, ...]:
+    def read(self, prompt: PromptLogprobs) -> Sequence[Delta]:
         """Take in log-probabilities of its prompt: what to stream. Raises Incompatible if they are not those that come next."""
         new = self._prompt.take(prompt)
         return () if new is None else (self._output.read(new),)
 
-    def hear(self, told: Told) -> tuple[Delta, ...]:
+    def hear(self, told: Told) -> Sequence[Delta]:
         """Take in what its verifier told: what to stream. Raises Incompatible if what is told of its prompt is not what comes next."""
         if isinstance(told, PromptLogprobs):
             return self.read(told)
         return self.finished(told) if isinstance(told, Finished) else self.feed(told)
 
-    def feed(self, steps: Sequence[Tokens]) -> tuple[Delta, ...]:
+    def feed(self, steps: Sequence[Tokens]) -> Sequence[Delta]:
         """Take in steps that came at once: what to stream. Raises Incompatible if some of its prompt should have come before."""
         self._prompt.check_whole()
         self._cached = steps[0].cached_prompt_tokens if self._cached is None else self._cached
         deltas, steps = self._take(steps)
         self.speculation = self._summed(steps[-1].speculation)
-        if (told := next((step for step in reversed(steps) if step.no_drafts is not None), None)) is not None:
-            self._no_drafts = (told.no_drafts, self._summed(told.speculation).drafted)
+        for step in steps:
+            if step.no_drafts is not None:
+                self._no_drafts = (step.no_drafts, self._summed(step.speculation).drafted)
         return deltas
 
-    def finished(self, event: Finished) -> tuple[Delta, ...]:
+    def finished(self, event: Finished) -> Sequence[Delta]:
         """Take in the end that its verifier tells: what to stream. Raises as `feed` does."""
         self._prompt.check_whole()
         self.speculation = self._summed(event.speculation)
@@ -124,7 +125,7 @@ class Answer:
         """The sums of all verifiers that it had."""
         return speculation if self._parts is NOTHING else SpeculationStatistics.sum([self._parts, speculation])
 
-    def finish(self, reason: FinishReason, stop_token: int | None = None) -> tuple[Delta, ...]:
+    def finish(self, reason: FinishReason, stop_token: int | None = None) -> Sequence[Delta]:
         """End it: the text that was held back."""
         rest = self._output.finish()
         matched = self._output.matched
@@ -135,7 +136,7 @@ class Answer:
         """What comes next is of another verifier, whose sums begin at 0."""
         self._parts = self.speculation
 
-    def _take(self, steps: Sequence[Tokens]) -> tuple[tuple[Delta, ...], Sequence[Tokens]]:
+    def _take(self, steps: Sequence[Tokens]) -> tuple[Sequence[Delta], Sequence[Tokens]]:
         """What to stream, and the steps that are the answer's: none behind the one in which a stop string came whole."""
         before = self.kept
         deltas = self._output.feed(steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from specsplit.sessions import DecodeEvent, Finished, Preempted, Tokens
@@ -15,11 +15,17 @@ Told: TypeAlias = Sequence[Tokens] | PromptLogprobs | Finished
 """What a part tells of an answer: steps, or something else by itself."""
 
 
-def parts(events: Sequence[DecodeEvent]) -> Iterator[Told | Preempted]:
+def parts(events: Sequence[DecodeEvent]) -> Iterable[Told | Preempted]:
     """The parts, in order: steps of up to about GATHERED tokens, and all else by itself.
 
     So is a step with log-probabilities, which are large.
     """
+    if len(events) == 1 and isinstance(event := events[0], Tokens):  # as nearly always while the loop is not behind
+        return ((event,),)
+    return _apart(events)
+
+
+def _apart(events: Sequence[DecodeEvent]) -> Iterator[Told | Preempted]:
     steps, tokens = list[Tokens](), 0
     for event in events:
         if isinstance(event, Tokens) and not event.logprobs:

@@ -1,47 +1,31 @@
-"""The streams of a request's choices as one."""
+"""The choices of a request, which run at once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
-from typing import Final, TypeVar
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
 
-T = TypeVar("T")
-MOST_WAITING: Final = 64
-"""Events that wait to be taken, at most: the streams wait then, and bound what comes in on them."""
+from specsplit.requests import Delta
 
 
-async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Merge streams: yield the events of all of them as they come, those of one stream in order.
+def of_choice(deltas: Sequence[Delta], index: int) -> Sequence[Delta]:
+    """Mark deltas as those of the choice with this index."""
+    return [replace(delta, index=index) for delta in deltas] if index else deltas
 
-    The first failure ends all of them and is raised. Closing this generator closes all of them.
-    """
-    came: asyncio.Queue[T | asyncio.Task[None]] = asyncio.Queue()
-    room = asyncio.Semaphore(MOST_WAITING)
-    pumps = [asyncio.create_task(_pump(stream, came, room)) for stream in streams]
-    for pump in pumps:
-        pump.add_done_callback(came.put_nowait)
-    running = len(pumps)
+
+async def all_of(choices: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all of them, at least one, until each has ended. The first failure ends the others and is raised."""
+    if len(choices) == 1:
+        await choices[0]
+        return
+    tasks = [asyncio.create_task(each) for each in choices]
     try:
-        while running:
-            event = await came.get()
-            if isinstance(event, asyncio.Task):
-                event.result()
-                running -= 1
-            else:
-                room.release()
-                yield event
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
     finally:
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-
-
-async def _pump(
-    stream: AsyncGenerator[T, None], came: asyncio.Queue[T | asyncio.Task[None]], room: asyncio.Semaphore
-) -> None:
-    async with aclosing(stream):
-        async for event in stream:
-            await room.acquire()
-            came.put_nowait(event)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

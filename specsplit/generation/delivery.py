@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from specsplit.errors import Cancelled, SpecsplitError, quoted
 from specsplit.generation.contexts import at_end
+from specsplit.generation.listener import Listener
 from specsplit.generation.response_buffer import Answered, ResponseBuffer, Write
-from specsplit.requests import Delta, GenerateEvent, GenerateRequest
+from specsplit.requests import Delta, GenerateRequest
 from specsplit.rpc import Context, caller
 from specsplit.stream_interval import Held
 
@@ -23,12 +24,10 @@ Asked = TypeVar("Asked")
 class Generates(Protocol):
     """Has requests generated."""
 
-    def generate(
-        self, request: GenerateRequest, remaining_s: Callable[[], float | None], client: str = ""
-    ) -> AsyncGenerator[Sequence[GenerateEvent], None]:
-        """Yield the deltas of all choices as they come, those of one together that came at once, and a Done behind those of each.
-
-        The caller has to close the generator.
+    async def generate(
+        self, request: GenerateRequest, remaining_s: Callable[[], float | None], client: str, listener: Listener
+    ) -> None:
+        """Generate the answer, and have `listener` hear it; return when each of its choices has ended.
 
         `client`: who asks; empty: nobody in particular. Raises SpecsplitError; an error of one choice ends the others.
         """
@@ -71,10 +70,10 @@ class Delivery:
         The caller has to close the generator.
         """
         client = caller().name
-        events = self._generator.generate(asked, context.time_remaining, client)
+        generate = partial(self._generator.generate, asked, context.time_remaining, client)
         held = [Held[Delta](asked.stream_interval) for _ in range(asked.n)]
         cut = _cutting(asyncio.current_task())
-        response = ResponseBuffer(events, held, write, self._max_unread_bytes, self._unread_s, cut)
+        response = ResponseBuffer(generate, held, write, self._max_unread_bytes, self._unread_s, cut)
         self._unread[response] = client, asked.request_id
         self._read.clear()
         at_end(context, partial(self._close, response))

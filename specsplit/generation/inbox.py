@@ -1,4 +1,4 @@
-"""What has come for one session, until it is taken."""
+"""What has come for one session, until its turn to be told."""
 
 from __future__ import annotations
 
@@ -12,47 +12,56 @@ Event = TypeVar("Event")
 
 
 class Inbox(Generic[Event]):
-    """Filled as things come, and emptied by one reader."""
+    """Filled as things come, and emptied in its turn. It is made and used on one event loop."""
 
-    def __init__(self, gathering: Gathering, weigh: Callable[[Event], int] = lambda event: 0) -> None:
-        """`gathering`: says when the reader is woken. `weigh`: gives the bytes of an event."""
+    def __init__(self, gathering: Gathering, take: Callable[[Sequence[Event]], bool]) -> None:
+        """`gathering`: says whose turn it is.
+
+        `take`: called with all that has come since it was last called, in order; True: it wants no more. What it raises ends the session.
+        """
         self._gathering = gathering
-        self._weigh = weigh
+        self._take = take
         self._events: list[Event] = []
+        self._last = False
+        """Nothing more comes."""
         self._error: Exception | None = None
-        self._wanted: asyncio.Future[None] | None = None
-        self.waiting_bytes = 0
-        """Of what has come behind the first that waits. That one is not weighed, nor is anything where events are taken as they come."""
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queued = False
-        """The reader's turn to be woken has not come."""
+        """Its turn has not come."""
         self.period = -1
-        """The period of the gathering in which the reader was woken last."""
+        """The period of the gathering in which it had its last turn."""
 
     def put(self, events: Sequence[Event], *, at_once: bool = False) -> None:
-        """Add what has come. `at_once`: its reader does not wait for his turn."""
-        if self._events:
-            self.waiting_bytes += sum(map(self._weigh, events))
+        """Add what has come. `at_once`: it does not wait for its turn."""
         self._events += events
-        if self._wanted is not None and not self._wanted.done():
-            self._gathering.came(self, at_once=at_once)
+        self._gathering.came(self, at_once=at_once)
 
-    def end(self, error: Exception) -> None:
-        """Nothing more comes; the first error stands."""
-        self._error = self._error or error
-        self.wake()
+    def end(self, error: Exception | None = None) -> None:
+        """Nothing more comes: what is there is told, and then it is over. The first error stands."""
+        if not self._last:
+            self._last, self._error = True, error
+            self._gathering.came(self, at_once=True)
 
-    async def get(self) -> Sequence[Event]:
-        """All that has come since it was last asked, in order, at least one event; what ended the session is raised behind it."""
-        if not self._events and self._error is None:
-            self._wanted = asyncio.get_running_loop().create_future()
-            await self._wanted
-        if self._events:
-            events, self._events, self.waiting_bytes = self._events, [], 0
-            return events
-        assert self._error is not None
-        raise self._error
+    async def over(self) -> None:
+        """Return when all has been told, or no more is wanted. Raises what ended it, or what `take` raised."""
+        await self._over
 
     def wake(self) -> None:
-        """Have the reader go on."""
-        if self._wanted is not None and not self._wanted.done():
-            self._wanted.set_result(None)
+        """Tell what has come."""
+        if self._over.done():
+            return
+        events, self._events = self._events, []
+        try:
+            left = bool(events) and self._take(events)
+        except Exception as error:  # noqa: BLE001 (of whoever waits until it is over)
+            self._end(error)
+        else:
+            if left or self._last:
+                self._end(None if left else self._error)
+
+    def _end(self, error: Exception | None) -> None:
+        if error is None:
+            self._over.set_result(None)
+        else:
+            self._over.set_exception(error)
+            self._over.exception()  # retrieved, so that asyncio does not log it if whoever waited is gone

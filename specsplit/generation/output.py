@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 
 from specsplit.requests import Delta
 from specsplit.sessions import Tokens
@@ -16,6 +17,7 @@ from specsplit.text.detokenizer import Detokenizer
 from specsplit.text.stop import StopScanner
 from specsplit.values import PromptLogprobs, TokenLogprob
 
+_correct_drafts = attrgetter("num_correct_drafts")
 UNFINISHED = "\ufffd"
 """What the detokenizer makes of bytes that never became a character."""
 
@@ -39,14 +41,14 @@ class Output:
         """The stop string that ended the output, if one has."""
         return self._scanner.matched
 
-    def feed(self, steps: Sequence[Tokens]) -> tuple[Delta, ...]:
+    def feed(self, steps: Sequence[Tokens]) -> Sequence[Delta]:
         """What to stream for the tokens of steps that came at once; what follows a complete stop string is dropped.
 
         Accepted drafts and the rest are deltas of their own, so that a reader can tell their texts apart.
         """
-        undrafted = not any(step.num_correct_drafts for step in steps)
-        deltas = (self._joint(steps),) if undrafted else tuple(chain.from_iterable(map(self._apart, steps)))
-        return tuple(delta for delta in deltas if delta.tokens)
+        drafted = any(map(_correct_drafts, steps))
+        deltas = chain.from_iterable(map(self._apart, steps)) if drafted else (self._joint(steps),)
+        return [delta for delta in deltas if delta.tokens]
 
     def _joint(self, steps: Sequence[Tokens]) -> Delta:
         """One delta of steps without accepted drafts."""

@@ -11,16 +11,16 @@ nothing: it could not be sent before.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
-from typing import Generic, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from specsplit.errors import SpecsplitError, Unread
+from specsplit.errors import SpecsplitError
 from specsplit.generation.burst import GATHERED
-from specsplit.requests import Delta, GenerateEvent
+from specsplit.generation.listener import Listener
+from specsplit.generation.unread import UnreadMessages
+from specsplit.requests import Delta, Done, GenerateEvent
 from specsplit.stream_interval import Held
 
 Answered = TypeVar("Answered", bound=Message)
@@ -29,33 +29,31 @@ Write = Callable[[GenerateEvent, Sequence[Delta]], Iterable[Answered]]
 
 
 class ResponseBuffer(Generic[Answered]):
-    """The buffer of one call. It lives on one event loop; `close` has to be called when the call is over."""
+    """The buffer of one call, and its listener. It lives on one event loop; `close` has to be called when the call is over."""
 
     def __init__(
         self,
-        events: AsyncGenerator[Sequence[GenerateEvent], None],
+        generate: Callable[[Listener], Coroutine[Any, Any, None]],
         held: Sequence[Held[Delta]],
         write: Write[Answered],
         max_bytes: int,
         patience_s: float,
         on_stalled: Callable[[], object],
     ) -> None:
-        """`events`: those together that are to leave as one message, all of one choice. `held`: what holds output back, by choice.
+        """`generate`: has the answer generated, and heard here. `held`: what holds output back, by choice.
 
         `on_stalled` is called if a message has waited for `patience_s` and the caller has not taken it."""
-        self._events = events
         self._held = held
         self._write = write
-        self._max_bytes = max_bytes
-        self._unread: deque[tuple[Answered, int]] = deque()
-        """Messages, with their bytes."""
-        self._bytes = 0
-        self._changed = asyncio.Event()
-        """Set when messages come or are read."""
+        self._unread = UnreadMessages[Answered](max_bytes)
+        self._wanted: asyncio.Future[None] | None = None
+        """What the reader waits for."""
+        self._taken = asyncio.Event()
+        """Set when a message is read."""
         self._stall = _Stall(patience_s, on_stalled)
         self._aborted: SpecsplitError | None = None
-        self._pump = asyncio.create_task(self._fill())
-        self._pump.add_done_callback(self._filled)
+        self._generating = asyncio.create_task(self._generate(generate))
+        self._generating.add_done_callback(self._generated)
 
     async def read(self) -> AsyncGenerator[Answered, None]:
         """Yield the messages in order, then raise what ended them.
@@ -64,53 +62,58 @@ class ResponseBuffer(Generic[Answered]):
         """
         while True:
             while self._unread or self._put_due():
-                message, size = self._unread.popleft()
-                self._bytes -= size
-                self._changed.set()
+                message = self._unread.take()
+                self._taken.set()
                 self._stall.begin()
                 yield message
                 self._stall.end()
-            if self._pump.done():
+            if self._generating.done():
                 break
-            self._changed.clear()
-            await self._changed.wait()
+            self._wanted = asyncio.get_running_loop().create_future()
+            await self._wanted
         if self._aborted is not None:
             raise self._aborted
-        self._pump.result()
+        self._generating.result()
 
     def abort(self, error: SpecsplitError) -> None:
-        """Stop taking events, unless all have come; who reads gets `error` behind what has come."""
-        if not self._pump.done():
+        """Stop generating, unless that is done; who reads gets `error` behind what has come."""
+        if not self._generating.done():
             self._aborted = error
-            self._pump.cancel()
+            self._generating.cancel()
 
     def close(self) -> None:
-        """Stop taking events; the call is over, however it ended."""
+        """Stop generating; the call is over, however it ended."""
         self._stall.close()
-        self._pump.cancel()
+        self._generating.cancel()
 
-    async def _fill(self) -> None:
+    def hear(self, deltas: Sequence[Delta]) -> None:
+        """Add deltas of one choice that came at once. Raises Unread, as `Listener.hear` says."""
+        if deltas[-1].prompt is not None:  # nothing is held before the first tokens
+            self._put(deltas[-1], (), prompt=True)
+            return
+        held = self._held[deltas[-1].index]
+        if not (held.holds(deltas, sum([len(each.tokens) for each in deltas])) or self._gathers(deltas, held)):
+            self._put(deltas[-1], [*held.release(), *deltas[:-1]])
+            self._unread.check()
+
+    def end(self, done: Done) -> None:
+        """Add the end of a choice."""
+        self._put(done, self._held[done.index].release())
+
+    async def room(self) -> None:
+        """Return when no more than half as many bytes are unread as may be."""
+        while not self._unread.roomy:
+            self._taken.clear()
+            await self._taken.wait()
+
+    async def _generate(self, generate: Callable[[Listener], Coroutine[Any, Any, None]]) -> None:
         try:
-            async with aclosing(self._events):
-                async for together in self._events:
-                    last, deltas = together[-1], [each for each in together if isinstance(each, Delta)]
-                    if not deltas:  # the end of a choice, which adds nothing to come
-                        self._put(last, self._held[last.index].release())
-                    elif deltas[-1].prompt is None:
-                        await self._add(deltas)
-                    else:
-                        self._put(last, ())  # nothing is held before the first tokens
-                        await self._read_down()
+            await generate(self)
         except SpecsplitError:
             for held in self._held:
                 if earlier := held.release():
                     self._put(earlier.pop(), earlier)
             raise
-
-    async def _add(self, deltas: Sequence[Delta]) -> None:
-        held = self._held[deltas[-1].index]
-        if not (held.holds(deltas, sum(len(each.tokens) for each in deltas)) or self._gathers(deltas, held)):
-            await self._weigh(self._put(deltas[-1], [*held.release(), *deltas[:-1]]))
 
     def _gathers(self, deltas: Sequence[Delta], held: Held[Delta]) -> bool:
         """Whether deltas wait for a message that is on its way; log-probabilities are large, and counted at once."""
@@ -125,33 +128,19 @@ class ResponseBuffer(Generic[Answered]):
                 self._put(last, earlier)
         return bool(self._unread)
 
-    def _put(self, event: GenerateEvent, earlier: Sequence[Delta]) -> int:
-        """Add the messages of an event -> their bytes."""
-        before = self._bytes
-        for message in self._write(event, earlier):
-            size = message.ByteSize()
-            self._bytes += size
-            self._unread.append((message, size))
-        self._changed.set()
-        return self._bytes - before
+    def _put(self, event: GenerateEvent, earlier: Sequence[Delta], *, prompt: bool = False) -> None:
+        """Add the messages of an event, and have them read."""
+        self._unread.add(self._write(event, earlier), prompt=prompt)
+        self._wake()
 
-    async def _weigh(self, size: int) -> None:
-        """Give the answer up if its caller has left too much unread. What is so large at once, as the prompt may be, is no fault of his."""
-        if size > self._max_bytes:
-            await self._read_down()
-        elif self._bytes > self._max_bytes:
-            await self._events.athrow(Unread(self._bytes, self._max_bytes))
+    def _wake(self) -> None:
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
 
-    async def _read_down(self) -> None:
-        """Wait until there is room for what comes behind: a prompt is told faster than some callers read."""
-        while self._bytes > self._max_bytes // 2:
-            self._changed.clear()
-            await self._changed.wait()
-
-    def _filled(self, pump: asyncio.Task[None]) -> None:
-        self._changed.set()
-        if not pump.cancelled():
-            pump.exception()  # retrieved, so that asyncio does not log it if the caller is gone and `read` raises it to nobody
+    def _generated(self, generating: asyncio.Task[None]) -> None:
+        self._wake()
+        if not generating.cancelled():
+            generating.exception()  # retrieved, so that asyncio does not log it if the caller is gone and `read` raises it to nobody
 
 
 class _Stall:

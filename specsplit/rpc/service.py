@@ -18,6 +18,7 @@ from specsplit.ranks.environment import ALONE, RankEnvironment
 from specsplit.rpc.channel import check_reachable, check_shown
 from specsplit.rpc.coordinators import Coordinators
 from specsplit.rpc.descriptors import raise_limit
+from specsplit.rpc.loop import ServiceLoop
 from specsplit.rpc.member import member_id_of
 from specsplit.rpc.memberships import Memberships
 from specsplit.rpc.server import Server
@@ -182,4 +183,5 @@ def run_service(service: str, settings: S, make: Callable[[S], Service[B]]) -> i
     async def run() -> int:
         return await make(settings).run()
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=ServiceLoop) as runner:
+        return runner.run(run())

@@ -26,6 +26,8 @@ class StopScanner:
 
     def feed(self, piece: str) -> str:
         """Scan the next piece -> text that is final: it neither belongs to a stop string nor may turn out to; empty after a match."""
+        if not self._stops:
+            return piece
         if self.matched is not None or not piece:
             return ""
         text = self._held + piece
@@ -62,7 +64,7 @@ class StopScanner:
 
     def _beginning_length(self, text: str) -> int:
         """Length of the longest suffix of `text` that is the beginning of a stop string."""
-        longest = min(len(text), max((len(stop) - 1 for stop in self._stops), default=0))
+        longest = min(len(text), max(len(stop) - 1 for stop in self._stops))
         for length in range(longest, 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):
                 return length

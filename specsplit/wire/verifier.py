@@ -90,11 +90,6 @@ def decode_response(event: DecodeEvent, earlier: Iterable[Tokens] = ()) -> pb.De
     return message
 
 
-def event_bytes(event: DecodeEvent) -> int:
-    """The length of one event as a message."""
-    return decode_response(event).ByteSize()
-
-
 def response_into(message: pb.DecodeResponse, event: DecodeEvent, earlier: Iterable[Tokens]) -> None:
     """Write an event, and tokens before it that were held back, into a message that may be inside another."""
     for tokens in earlier:

@@ -35,6 +35,7 @@ from specsplit_coordinator.members.registry import Registry
 from specsplit_coordinator.members.verifier_client import VerifierClient
 from tests.support.carrying import Carrying
 from tests.support.certificates import Authority, Certificate
+from tests.support.pulled import decoded
 
 HERE = Vocabulary(50)
 TRACING = Tracing("coordinator", TraceScope())
@@ -93,9 +94,9 @@ async def test_the_next_call_shows_the_new_certificate_and_a_running_one_goes_on
     server.ready()
     client = VerifierClient(shown, TRACING, Gathering(0))
     async with (
-        aclosing(client.decode(member, REQUEST)) as running,
-        aclosing(client.decode(member, REQUEST)) as beside,
-        aclosing(client.decode(member, REQUEST)) as after,
+        aclosing(decoded(client, member, REQUEST)) as running,
+        aclosing(decoded(client, member, REQUEST)) as beside,
+        aclosing(decoded(client, member, REQUEST)) as after,
     ):
         await anext(running)
         await anext(beside)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specsplit.errors import Exhausted, InvalidRequest, SpecsplitError
-from specsplit.generation.choices import MOST_WAITING, merged
+from specsplit.generation.choices import all_of
 from specsplit.requests import Delta, Done, choice_seed
 from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
 from specsplit.values import SpeculationStatistics
@@ -131,32 +131,27 @@ async def test_a_choice_that_a_verifier_lets_down_goes_to_another(cluster: Clust
     assert [choice.done.verifier for choice in result.choices] == ["good"] * 4
 
 
-@given(st.lists(st.lists(st.integers(), max_size=4), min_size=1, max_size=4))
-def test_merged_streams_lose_nothing_and_keep_the_order_of_each(streams: list[list[int]]) -> None:
-    async def one(number: int, values: list[int]) -> AsyncIterator[tuple[int, int]]:
-        for value in values:
-            await asyncio.sleep(0)
-            yield number, value
+async def test_the_first_choice_that_fails_ends_the_others() -> None:
+    ended = list[str]()
 
-    async def run() -> list[tuple[int, int]]:
-        return [each async for each in merged([one(*pair) for pair in enumerate(streams)])]  # pyright: ignore[reportArgumentType]
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("endless")
 
-    came = asyncio.run(run())
-    assert [[value for number, value in came if number == each] for each in range(len(streams))] == streams
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        raise Exhausted("enough")
 
+    async def short() -> None:
+        ended.append("short")
 
-async def test_streams_wait_while_what_they_have_brought_is_not_taken() -> None:
-    brought = list[int]()
-
-    async def endless() -> AsyncGenerator[int, None]:
-        while True:
-            brought.append(len(brought))
-            yield brought[-1]
-            await asyncio.sleep(0)
-
-    async with aclosing(merged([endless(), endless()])) as events:
-        assert await anext(events) == 0
-        for _ in range(10 * MOST_WAITING):
-            await asyncio.sleep(0)
-        assert len(brought) == MOST_WAITING + 3, "each has one more in hand"
-        assert len({await anext(events) for _ in range(200)}) == 200
+    with pytest.raises(Exhausted, match="enough"):
+        await all_of([endless(), short(), failing()])
+    assert ended == ["short", "endless"]
+    both = asyncio.create_task(all_of([endless(), endless()]))
+    await asyncio.sleep(0.01)
+    both.cancel()
+    await asyncio.wait({both})
+    assert ended == ["short", *["endless"] * 3]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from itertools import count
 
 from specsplit.client import make_request
 from specsplit.clock import ManualClock
 from specsplit.generation.preparation import RandomSources
 from specsplit.membership import Heartbeat, Register
-from specsplit.observe import TraceContext, Tracing
+from specsplit.observe import Tracing
 from specsplit.observe.metrics import CoordinatorMetrics
-from specsplit.requests import GenerateEvent
-from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
+from specsplit.sessions import Tokens
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import DrafterInfo, DrafterKind, Load, ModelInfo, SpeculationStatistics, TraceScope
 from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
@@ -22,6 +21,7 @@ from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.edge.telemetry import subscribe
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.verifier_session import VerifierSession
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps
 from specsplit_coordinator.requests.generation import Generator
@@ -30,6 +30,7 @@ from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess
 from tests.support.effort import Effort
 from tests.support.eventually import eventually
+from tests.support.pulled import Told
 
 from .conftest import POCKET
 
@@ -40,15 +41,14 @@ VOCABULARY = TOKENIZER.vocabulary
 class Steady:
     """Commits a token in every step, and has no end."""
 
-    async def decode(
-        self,
-        verifier: MemberState,
-        request: DecodeRequest,
-        timeout_s: float | None = None,
-        trace: TraceContext | None = None,
-    ) -> AsyncGenerator[list[DecodeEvent], None]:
-        for steps in count(1):
-            yield [Tokens((5,), 0, SpeculationStatistics(steps=steps))]
+    def __init__(self) -> None:
+        self.steps: list[Callable[[], object]] = []
+        """One for each session."""
+
+    async def decode(self, verifier: MemberState, session: VerifierSession) -> None:
+        steps = count(1)
+        self.steps.append(lambda: session.take([Tokens((5,), 0, SpeculationStatistics(steps=next(steps)))]))
+        await asyncio.Event().wait()
 
 
 class Crowd:
@@ -56,7 +56,7 @@ class Crowd:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        clock = ManualClock()
+        self._decoder, clock = Steady(), ManualClock()
         self._registry = Registry(VOCABULARY, clock, 9.0)
         quotas = Quotas(Quota(requests=9, queued=9, tokens_per_minute=100_000), clock, 1.0)
         self.admission = Admission(self._registry, size, 1.0, quotas=quotas)
@@ -65,38 +65,30 @@ class Crowd:
         placement = DrafterPlacement(DrafterScorer(self._registry, clock))
         self._generator = Generator(
             TOKENIZER,
-            ClusterAccess(self._registry, self.admission, Steady(), placement, VOCABULARY),
+            ClusterAccess(self._registry, self.admission, self._decoder, placement, VOCABULARY),
             RandomSources(lambda: 1, lambda: "drawn"),
             log,
             Caps(),
             quotas,
         )
 
-    async def gather(self, stack: AsyncExitStack) -> AsyncGenerator[Sequence[GenerateEvent], None]:
-        """Have all of them come, and return one of the requests that run."""
+    async def gather(self, stack: AsyncExitStack) -> Callable[[], object]:
+        """Have all of them come -> what brings one of the requests that run a token."""
         for number in range(self._size):
             drafter = DrafterInfo(DrafterKind.NGRAM, "", None, 512)
             self._registry.register(Register(f"d{number}", "a:1", drafter, 9))
             member = self._registry.register(Register(f"v{number}", "a:1", ModelInfo("toy", VOCABULARY, 512), 1))
             self._registry.on_heartbeat(member, Heartbeat(Load(free_pages=999, total_pages=999, page_size=16)))
-        streams = [await self._begin(stack, f"runs {number}") for number in range(self._size)]
-        waiting = [asyncio.create_task(self._wait(f"waits {number}")) for number in range(self._size)]
-        stack.push_async_callback(asyncio.wait, waiting)
-        for task in waiting:
+        for number in range(2 * self._size):
+            request = make_request("x", max_tokens=100, ignore_eos=True)
+            generated = self._generator.generate(request, lambda: None, f"client {number}", Told(lambda _: None))
+            task = asyncio.create_task(generated)
+            stack.push_async_callback(asyncio.wait, {task})
             stack.callback(task.cancel)
-        await eventually(lambda: self.admission.queued >= self._size)
-        return streams[0]
-
-    async def _wait(self, client: str) -> None:
-        async with AsyncExitStack() as stack:
-            await self._begin(stack, client)
-
-    async def _begin(self, stack: AsyncExitStack, client: str) -> AsyncGenerator[Sequence[GenerateEvent], None]:
-        request = make_request("x", max_tokens=100, ignore_eos=True)
-        events = await stack.enter_async_context(aclosing(self._generator.generate(request, lambda: None, client)))
-        for _ in range(3):
-            await anext(events)
-        return events
+        await eventually(lambda: self.admission.queued >= self._size <= len(self._decoder.steps))
+        for step in self._decoder.steps * 3:
+            step()
+        return self._decoder.steps[0]
 
     def close(self) -> None:
         self._generator.close()
@@ -107,10 +99,10 @@ async def test_a_token_is_as_much_work_in_a_large_cluster_that_is_busy_as_in_a_s
     for size in (1, 40):
         effort, crowd = Effort(), Crowd(size)
         async with AsyncExitStack() as stack:
-            events = await crowd.gather(stack)
+            step = await crowd.gather(stack)
             assert (crowd.admission.running, crowd.admission.queued) == (size, size)
             with effort.counted():
-                await anext(events)
+                step()
         crowd.close()
         lines.append(effort.lines)
     assert lines[0] == lines[1] > 20

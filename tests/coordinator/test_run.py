@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import pytest
@@ -13,14 +12,15 @@ from specsplit.clock import SystemClock
 from specsplit.errors import Exhausted, Unavailable
 from specsplit.generation.preparation import RandomSources
 from specsplit.membership import Heartbeat, Register
-from specsplit.observe import TraceContext, Tracing
-from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
+from specsplit.observe import Tracing
+from specsplit.sessions import Preempted, Tokens
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import Load, ModelInfo, SpeculationStatistics, TraceScope
 from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.verifier_session import VerifierSession
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps
 from specsplit_coordinator.requests.generation import Generator
@@ -28,6 +28,7 @@ from specsplit_coordinator.requests.quotas import Quota, Quotas
 from specsplit_coordinator.requests.request_log import RequestLog
 from specsplit_coordinator.requests.run import ClusterAccess
 from tests.support.eventually import eventually
+from tests.support.pulled import answered
 
 from .conftest import POCKET
 
@@ -38,18 +39,11 @@ VOCABULARY = TOKENIZER.vocabulary
 class Preempting:
     """Preempts a session behind its first token, and takes its time to let go of it."""
 
-    async def decode(
-        self,
-        verifier: MemberState,
-        request: DecodeRequest,
-        timeout_s: float | None = None,
-        trace: TraceContext | None = None,
-    ) -> AsyncGenerator[list[DecodeEvent], None]:
-        yield [Tokens((5,), 0, SpeculationStatistics(steps=1))]
-        try:
-            yield [Preempted()]
-        finally:
-            await asyncio.Event().wait()
+    async def decode(self, verifier: MemberState, session: VerifierSession) -> None:
+        session.take([Tokens((5,), 0, SpeculationStatistics(steps=1))])
+        await asyncio.sleep(0)
+        session.take([Preempted()])
+        await asyncio.Event().wait()
 
 
 def a_coordinator() -> tuple[Generator, Registry, Admission]:
@@ -73,7 +67,7 @@ async def test_a_caller_that_goes_away_while_its_session_moves_leaves_no_place_t
     registry.drain(roomy := registry.verifiers[1])
 
     async def ask() -> None:
-        async with aclosing(generator.generate(make_request("x"), lambda: None)) as events:
+        async with aclosing(answered(generator.generate, make_request("x"), lambda: None, "")) as events:
             async for _ in events:
                 roomy.draining = False  # the session has begun on the other
 
@@ -90,7 +84,7 @@ async def test_one_that_waits_for_a_first_place_when_nobody_has_any_more_ends_wi
     lease = await admission.acquire()
 
     async def ask() -> None:
-        async with aclosing(generator.generate(make_request("x"), lambda: None)) as events:
+        async with aclosing(answered(generator.generate, make_request("x"), lambda: None, "")) as events:
             async for _ in events:
                 pass
 
@@ -105,7 +99,7 @@ async def test_one_that_waits_for_a_first_place_when_nobody_has_any_more_ends_wi
 
 
 async def ask_for_choices(generator: Generator, n: int) -> None:
-    async with aclosing(generator.generate(make_request("x", n=n), lambda: None)) as events:
+    async with aclosing(answered(generator.generate, make_request("x", n=n), lambda: None, "")) as events:
         async for _ in events:
             pass
 

@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specsplit.errors import DeadlineExceeded
-from specsplit.generation.gathering import Gathering
-from specsplit.generation.inbox import Inbox
 from specsplit.observe.span_table import GENERATE_CALL
 from specsplit.requests import GenerateRequest, TokenPrompt
 from specsplit.rpc import VERIFIER_SERVICE
 from specsplit.rpc.edge import Edge
 from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit.v1 import verifier_pb2
-from specsplit.values import (
-    FinishReason,
-    ModelInfo,
-    NoDrafts,
-    NoDraftsCause,
-    SpeculationStatistics,
-    TokenLogprob,
-    Usage,
-)
+from specsplit.values import FinishReason, ModelInfo, SpeculationStatistics, Usage
 from specsplit.wire.coordinator import generate_to_wire
-from specsplit.wire.verifier import decode_from_wire, decode_response, event_bytes
+from specsplit.wire.verifier import decode_from_wire, decode_response
 from specsplit_coordinator.members import session_stream
 from tests.coordinator.conftest import CONTEXT, Cluster, Script
 from tests.coordinator.test_unread import WINDOW
@@ -176,23 +164,3 @@ async def test_a_session_of_which_too_much_waits_is_given_up_and_the_others_of_i
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     (member,) = cluster.coordinator.registry.verifiers
     assert member.breaker.failures == 0, "it is no fault of the verifier's"
-
-
-async def test_what_waits_is_weighed_behind_the_first_and_no_more_once_it_is_taken() -> None:
-    event = Tokens((5,) * 100, 0, SpeculationStatistics(steps=1))
-    inbox = Inbox[DecodeEvent](Gathering(0), event_bytes)
-    inbox.put([event])
-    assert inbox.waiting_bytes == 0
-    inbox.put([event, event])
-    assert inbox.waiting_bytes == 2 * event_bytes(event) > 200
-    assert await inbox.get() == [event] * 3
-    assert inbox.waiting_bytes == 0
-
-
-@given(st.lists(st.integers(0, 2**32 - 1), max_size=9), st.integers(0, 2**63), st.booleans(), st.booleans())
-def test_an_event_weighs_no_less_than_its_message(tokens: list[int], most: int, told: bool, sure: bool) -> None:
-    sums = SpeculationStatistics(*[most] * len(fields(SpeculationStatistics)))
-    logprobs = [TokenLogprob(token, -1.0, (TokenLogprob(token, -1.0),)) for token in tokens] if told else []
-    why = NoDrafts(NoDraftsCause.PRICE, 2**31 - 1, 1e9, 1e9) if sure else None
-    event = Tokens(tuple(tokens), len(tokens), sums, logprobs, 2**31 - 1, why)
-    assert session_stream.weight(event) >= event_bytes(event)

@@ -90,7 +90,7 @@ def test_parts_are_worked_out_by_hand() -> None:
     assert [*parts((few, few, many, few, Preempted(), few, large, large, few, end))] == [
         [few, few, many], [few], Preempted(), [few], (large,), (large,), [few], end
     ]  # fmt: skip
-    assert [*parts((few,))] == [[few]]
+    assert [*parts((few,))] == [(few,)]
 
 
 def test_the_sums_of_all_verifiers_are_added_up() -> None:

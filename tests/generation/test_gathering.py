@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -107,21 +108,52 @@ async def test_with_no_time_to_gather_in_nobody_waits_for_more_than_his_turn() -
     assert woken[-1] is latest
 
 
-async def test_an_inbox_gives_all_that_came_before_its_reader_had_his_turn_and_its_error_last() -> None:
-    told = Gathering(0.005)
-    others = [Inbox[int](told) for _ in range(TOLD_IN_A_ROUND)]
-    inbox = Inbox[int](told)
-    reading = [asyncio.create_task(each.get()) for each in (*others, inbox)]
-    await one_round()
-    for each in (*others, inbox):
+class Reader:
+    """Takes what comes, until it has so many."""
+
+    def __init__(self, most: int = 99) -> None:
+        self.taken: list[list[int]] = []
+        self._most = most
+
+    def take(self, events: Sequence[int]) -> bool:
+        self.taken.append([*events])
+        return sum(map(len, self.taken)) >= self._most
+
+
+async def test_an_inbox_tells_all_that_came_before_its_turn_at_once_and_its_error_last() -> None:
+    told, reader = Gathering(0.005), Reader()
+    inbox = Inbox[int](told, reader.take)
+    for each in [*(Inbox[int](told, Reader().take) for _ in range(TOLD_IN_A_ROUND)), inbox]:
         each.put((1,))
     inbox.put((2, 3))
-    assert await reading[-1] == [1, 2, 3]
+    assert reader.taken == []
+    await one_round()
+    assert reader.taken == [[1, 2, 3]]
     inbox.put((4,))
     inbox.end(ValueError("first"))
     inbox.end(ValueError("second"))
-    assert await inbox.get() == [4]
     for _ in range(2):
         with pytest.raises(ValueError, match="first"):
-            await inbox.get()
-    await asyncio.gather(*reading[:-1])
+            await inbox.over()
+    assert reader.taken == [[1, 2, 3], [4]]
+
+
+async def test_an_inbox_that_is_left_tells_no_more_and_one_whose_reader_fails_ends_with_that() -> None:
+    told, reader = Gathering(0.005), Reader(2)
+    inbox = Inbox[int](told, reader.take)
+    for number in range(4):
+        inbox.put((number,))
+    inbox.end(ValueError("too late"))
+    await inbox.over()
+    assert reader.taken == [[0], [1]]
+
+    def fail(events: Sequence[int]) -> bool:
+        raise KeyError(*events)
+
+    failing = Inbox[int](told, fail)
+    failing.put((1,))
+    with pytest.raises(KeyError, match="1"):
+        await failing.over()
+    ended = Inbox[int](told, Reader().take)
+    ended.end()
+    await ended.over()

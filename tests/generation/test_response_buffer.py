@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from specsplit.errors import Cancelled, Exhausted
 from specsplit.generation.burst import GATHERED
+from specsplit.generation.listener import Listener
 from specsplit.generation.response_buffer import ResponseBuffer
 from specsplit.requests import Delta, GenerateEvent
 from specsplit.stream_interval import Held
@@ -23,20 +24,20 @@ class Source:
     """Events that come when a test puts them in; None is their end."""
 
     def __init__(self) -> None:
-        self._events: asyncio.Queue[Sequence[GenerateEvent] | None] = asyncio.Queue()
+        self._events: asyncio.Queue[Sequence[Delta] | None] = asyncio.Queue()
 
-    async def come(self, *events: GenerateEvent | None) -> None:
+    async def come(self, *events: Delta | None) -> None:
         await self.come_together(*(None if event is None else (event,) for event in events))
 
-    async def come_together(self, *sets: Sequence[GenerateEvent] | None) -> None:
+    async def come_together(self, *sets: Sequence[Delta] | None) -> None:
         for together in sets:
             self._events.put_nowait(together)
         for _ in range(3):  # until the buffer has taken them
             await asyncio.sleep(0)
 
-    async def events(self) -> AsyncGenerator[Sequence[GenerateEvent], None]:
-        while (together := await self._events.get()) is not None:
-            yield together
+    async def generate(self, listener: Listener) -> None:
+        while (deltas := await self._events.get()) is not None:
+            listener.hear(deltas)
 
 
 def buffer(source: Source, choices: int = 1, max_bytes: int = 10_000) -> ResponseBuffer[Message]:
@@ -44,7 +45,7 @@ def buffer(source: Source, choices: int = 1, max_bytes: int = 10_000) -> Respons
         return (generate_response(event, earlier),)
 
     held = [Held[Delta](1) for _ in range(choices)]
-    return ResponseBuffer(source.events(), held, write, max_bytes, 60.0, lambda: None)
+    return ResponseBuffer(source.generate, held, write, max_bytes, 60.0, lambda: None)
 
 
 def tokens(message: Message) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,12 +19,15 @@ class Effort:
     @contextmanager
     def counted(self) -> Generator[None]:
         """Count what this thread runs inside."""
-        before = sys.gettrace()
+        before, collects = sys.gettrace(), gc.isenabled()
+        gc.disable()  # whose callbacks run lines too, now and then
         sys.settrace(self._trace)
         try:
             yield
         finally:
             sys.settrace(before)
+            if collects:
+                gc.enable()
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         self.lines += event == "line"

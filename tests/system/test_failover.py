@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,9 +16,9 @@ from specsplit.clock import SystemClock
 from specsplit.errors import InvalidRequest, Unavailable
 from specsplit.generation.preparation import RandomSources
 from specsplit.membership import Register
-from specsplit.observe import TraceContext, Tracing
+from specsplit.observe import Tracing
 from specsplit.requests import Delta, Done, GenerateRequest
-from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
+from specsplit.sessions import DecodeRequest, Tokens
 from specsplit.settings import VerifierSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import Adaptive, TraceScope, Usage
@@ -26,6 +26,7 @@ from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
 from specsplit_coordinator.cluster.drafter_scorer import DrafterScorer
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.verifier_session import VerifierSession
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.caps import Caps
 from specsplit_coordinator.requests.generation import Generator
@@ -36,6 +37,7 @@ from specsplit_verifier.edge.service import load_target
 from specsplit_verifier.edge.verifier import Verifier
 from specsplit_verifier.target.runner import TargetRunner
 from tests.support.grammars import SCHEMA
+from tests.support.pulled import answered
 from tests.support.rounding import assert_same_log_probabilities
 from tests.support.slow import slowly
 from tests.verifier.conftest import verifier_of
@@ -66,13 +68,8 @@ class Mortal:
     """True: the verifier that dies joins again; it is the only one."""
     asked: list[DecodeRequest] = field(default_factory=list[DecodeRequest])
 
-    async def decode(
-        self,
-        verifier: MemberState,
-        request: DecodeRequest,
-        timeout_s: float | None = None,
-        trace: TraceContext | None = None,
-    ) -> AsyncGenerator[list[DecodeEvent], None]:
+    async def decode(self, verifier: MemberState, session: VerifierSession) -> None:
+        request = session.request
         again = any(other.sampling == request.sampling for other in self.asked)
         self.asked.append(request)
         left = None if again else self.dies_after
@@ -80,11 +77,12 @@ class Mortal:
             async for event in events:
                 if left is not None and (not isinstance(event, Tokens) or len(event.tokens) > left):
                     if isinstance(event, Tokens) and left:
-                        yield [replace(event, tokens=event.tokens[:left], logprobs=event.logprobs[:left])]
+                        session.take([replace(event, tokens=event.tokens[:left], logprobs=event.logprobs[:left])])
                     self._die(verifier)
                 if left is not None and isinstance(event, Tokens):
                     left -= len(event.tokens)
-                yield [event]
+                if session.take([event]):
+                    return
                 if left == 0:
                     self._die(verifier)
 
@@ -102,7 +100,7 @@ class World:
 
     async def ask(self, request: GenerateRequest) -> Result:
         gatherer = Gatherer(request.n)
-        async with aclosing(self.generator.generate(request, lambda: None)) as sets:
+        async with aclosing(answered(self.generator.generate, request, lambda: None, "")) as sets:
             async for events in sets:
                 for event in events:
                     gatherer.add(event)
@@ -193,7 +191,7 @@ async def test_resumed_from_any_position_the_answer_is_the_rest(
     verifier: Verifier, tokenizer: Tokenizer, how: str
 ) -> None:
     request = make_request(PROMPT, max_tokens=NEW, **await options(how, verifier, tokenizer))  # pyright: ignore[reportArgumentType]
-    generating = world(verifier, tokenizer).generator.generate(request, lambda: None)
+    generating = answered(world(verifier, tokenizer).generator.generate, request, lambda: None, "")
     events = [event async for together in generating for event in together]
     deltas = [event for event in events if isinstance(event, Delta)]
     done = events[-1]

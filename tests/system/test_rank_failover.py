@@ -7,7 +7,7 @@ verifier has plans at random and a prefix cache, and the group may be one of a s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -17,13 +17,13 @@ from specsplit.client import make_request
 from specsplit.clock import SystemClock
 from specsplit.errors import Unavailable
 from specsplit.membership import Register, StartWave
-from specsplit.observe import TraceContext
 from specsplit.requests import GenerateRequest
-from specsplit.sessions import DecodeEvent, DecodeRequest, Tokens
+from specsplit.sessions import Tokens
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import FinishReason
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.verifier_session import VerifierSession
 from specsplit_verifier.edge.verifier import Verifier
 from tests.support.drafting import POCKET, POCKET_KINDS, pocket_drafters
 from tests.support.rank_groups import ShardedTargets, settings_of
@@ -73,22 +73,17 @@ class Stage:
     verifiers: dict[str, Verifier] = field(default_factory=dict[str, Verifier])
     """Those that are there, by member id."""
 
-    async def decode(
-        self,
-        verifier: MemberState,
-        request: DecodeRequest,
-        timeout_s: float | None = None,
-        trace: TraceContext | None = None,
-    ) -> AsyncGenerator[list[DecodeEvent], None]:
-        act, left, let_down = self.act, self.act.until - request.committed, False
+    async def decode(self, verifier: MemberState, session: VerifierSession) -> None:
+        act, let_down = self.act, False
+        left = act.until - session.request.committed
         try:
-            async with aclosing(self.verifiers[verifier.member_id].decode(request)) as events:
+            async with aclosing(self.verifiers[verifier.member_id].decode(session.request)) as events:
                 async for event in events:
                     known = _first(event, left) if isinstance(event, Tokens) else event
                     if isinstance(known, Tokens):
                         left -= len(known.tokens)
-                    if not isinstance(known, Tokens) or known.tokens:
-                        yield [known]
+                    if (not isinstance(known, Tokens) or known.tokens) and session.take([known]):
+                        return
                     if left == 0:
                         let_down = True
                         await act.reached()

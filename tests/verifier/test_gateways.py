@@ -36,6 +36,7 @@ from specsplit_verifier.edge.service import Served, service_of
 from tests.support.engine_protocol import answer, failure, gateway, request
 from tests.support.eventually import eventually
 from tests.support.otlp import receiving
+from tests.support.pulled import answered
 from tests.support.toys import END, VOCAB, letter, random_target
 from tests.verifier.conftest import verifier_over
 
@@ -224,14 +225,15 @@ async def test_prompts_that_are_read_at_once_are_bounded(alphabet: Path) -> None
     engine = VerifierEngine(settings, server)
     async with verifier_over(alphabet) as engine.verifier:
         asked = GenerateRequest(TextPrompt("a"))
-        first, second = (engine.generate(asked, lambda: None) for _ in range(2))
+        first, second = (answered(engine.generate, asked, lambda: None, "") for _ in range(2))
         reading = asyncio.create_task(anext(first))
-        await asyncio.sleep(0)
+        for _ in range(3):  # until it reads
+            await asyncio.sleep(0)
         with pytest.raises(Exhausted, match="1 prompts are being read already"):
             await anext(second)
-        tokens = engine.generate(GenerateRequest(TokenPrompt(letters("a"))), lambda: None)
-        for (answered,) in (await anext(tokens), await reading):
-            assert isinstance(answered, Delta) and answered.tokens[:1] == letters("b")
+        tokens = answered(engine.generate, GenerateRequest(TokenPrompt(letters("a"))), lambda: None, "")
+        for (first_delta,) in (await anext(tokens), await reading):
+            assert isinstance(first_delta, Delta) and first_delta.tokens[:1] == letters("b")
         for events in (first, tokens):
             await events.aclose()
         engine.close()

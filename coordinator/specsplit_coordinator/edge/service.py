@@ -89,7 +89,7 @@ class Coordinator:
         self._open = AsyncExitStack()
         """What has to be closed at the end."""
         gathering, scorer = Gathering(settings.gather_ms / 1000), DrafterScorer(self.registry, clock)
-        client = VerifierClient(settings, server.tracing, gathering, settings.max_unread_bytes)
+        client = VerifierClient(settings, server.tracing, gathering)
         self._open.push_async_callback(client.close)
         cluster = ClusterAccess(self.registry, self.admission, client, DrafterPlacement(scorer), tokenizer.vocabulary)
         generator = Generator(tokenizer, cluster, random or RandomSources(), self.requests, Caps.of(settings), quotas)

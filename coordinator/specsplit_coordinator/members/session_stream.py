@@ -1,7 +1,7 @@
 """The stream to a verifier that carries the sessions of this coordinator there.
 
-It is read as fast as it comes, whatever becomes of a session, so that none holds up another; what has come waits for its session. A
-session of which too much waits, since its caller does not read, is given up.
+It is read as fast as it comes, whatever becomes of a session, so that none holds up another; what has come is told in the turn of its
+session.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import grpc
 
-from specsplit.errors import DeadlineExceeded, InvalidRequest, SpecsplitError, Unread
+from specsplit.errors import DeadlineExceeded, InvalidRequest, SpecsplitError
 from specsplit.generation.gathering import Gathering
 from specsplit.generation.inbox import Inbox
 from specsplit.rpc import from_status_bytes
@@ -27,7 +27,7 @@ from specsplit.wire.sessions import (
     sessions_requests,
     sessions_response_events,
 )
-from specsplit.wire.verifier import event_bytes
+from specsplit_coordinator.members.verifier_session import Take
 
 if TYPE_CHECKING:
     from specsplit.v1 import verifier_pb2 as pb
@@ -37,19 +37,6 @@ if TYPE_CHECKING:
 FULL_BYTES: Final = 2**20
 """Begins that are put into one message, and the longest that goes this way: a longer one would hold up others, and end all with it if the
 verifier does not take it."""
-MIN_WAITING_BYTES: Final = 2**20
-"""So much of a session may wait, whatever its caller may leave unread: what comes at once may be larger, and is no fault of his."""
-MOST_OF_A_STEP: Final = 256
-"""Bytes of what is told with the tokens of a step, at most."""
-MOST_OF_A_TOKEN: Final = 5
-"""Bytes of a token, at most."""
-
-
-def weight(event: DecodeEvent) -> int:
-    """The length of one event as a message; of plain tokens what it is at most, so that those which are gathered are not written for it."""
-    if isinstance(event, Tokens) and not event.logprobs:
-        return MOST_OF_A_STEP + MOST_OF_A_TOKEN * len(event.tokens)
-    return event_bytes(event)
 
 
 class Unknown(Exception):
@@ -68,17 +55,15 @@ class SessionStream:
         call: Call,
         ended: Callable[[Exception], Exception],
         most_bytes: int,
-        max_unread_bytes: int,
         gathering: Gathering,
     ) -> None:
         """`ended` makes the error that a session has of what ended the call; of a call that ended in order too, for sessions that had not.
 
-        `most_bytes`: what the transport lets through. `max_unread_bytes`: what may wait for one caller.
+        `most_bytes`: what the transport lets through. `gathering`: says when what has come for a session is told.
         """
         self._call = call
         self._ended = ended
         self._full_bytes = min(FULL_BYTES, most_bytes // 2)
-        self._most_waiting = max(max_unread_bytes, MIN_WAITING_BYTES)
         self._numbers = count(1)
         self._gathering = gathering
         self._inboxes: dict[int, Inbox[DecodeEvent]] = {}
@@ -91,13 +76,13 @@ class SessionStream:
         """Ends when the call has."""
 
     @contextmanager
-    def session(self, begin: Begin, overdue: DeadlineExceeded) -> Generator[Inbox[DecodeEvent]]:
+    def session(self, begin: Begin, take: Take, overdue: DeadlineExceeded) -> Generator[Inbox[DecodeEvent]]:
         """Begin a session; it is left with the block. `overdue`: how it ends when its time is over. Raises TooLong."""
         number = next(self._numbers)
         event = begin_event(number, begin)
         if event.ByteSize() > self._full_bytes:
             raise TooLong
-        inbox = self._inboxes[number] = Inbox[DecodeEvent](self._gathering, weight)
+        inbox = self._inboxes[number] = Inbox[DecodeEvent](self._gathering, take)
         self._send(event)
         timer = None
         if begin.timeout_s is not None:
@@ -160,18 +145,13 @@ class SessionStream:
             except InvalidRequest as error:
                 inbox.end(self._ended(error))
         elif isinstance(said, InvalidRequest):
-            self._give_up(number, self._ended(said))
+            self._inboxes.pop(number).end(self._ended(said))
+            self._send(leave_event(number))
         else:
             inbox.put(said, at_once=not isinstance(said[-1], Tokens))
             if isinstance(said[-1], Finished):
                 del self._inboxes[number]
-            elif inbox.waiting_bytes > self._most_waiting:
-                self._give_up(number, Unread(inbox.waiting_bytes, self._most_waiting))
-
-    def _give_up(self, number: int, error: Exception) -> None:
-        """End a session that the verifier goes on with, and leave it there."""
-        self._inboxes.pop(number).end(error)
-        self._send(leave_event(number))
+                inbox.end()
 
     async def _write(self) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the call is over, which its reader hears

@@ -14,11 +14,12 @@ from specsplit.engine import Operation, Outcome, Updated, UpdateWeights
 from specsplit.errors import DeadlineExceeded, Incompatible, InvalidRequest, SpecsplitError, Unavailable, quoted
 from specsplit.generation.gathering import Gathering
 from specsplit.generation.inbox import Inbox
-from specsplit.observe import TraceContext, Tracing
+from specsplit.observe import Tracing
 from specsplit.rpc import CODES, from_rpc_error, is_from_peer, is_task_cancelled
-from specsplit.sessions import Begin, DecodeEvent, DecodeRequest, Finished
+from specsplit.sessions import Begin, DecodeEvent, Finished
 from specsplit.settings import TransportSettings
 from specsplit.v1 import drafter_pb2_grpc
+from specsplit.values import PromptLogprobs
 from specsplit.vllm_engine.client import OperationCall
 from specsplit.wire.verifier import decode_events, decode_to_wire
 from specsplit.wire.watching import Watched, watch_event, watch_to_wire
@@ -31,6 +32,7 @@ from specsplit.wire.weights import (
 from specsplit_coordinator.members.channel_pool import ChannelPool, PooledChannel
 from specsplit_coordinator.members.member_state import MemberState
 from specsplit_coordinator.members.session_stream import SessionStream, TooLong, Unknown
+from specsplit_coordinator.members.verifier_session import VerifierSession
 
 _OF_A_VERIFIER = frozenset(CODES.values()) - {
     grpc.StatusCode.UNIMPLEMENTED,
@@ -46,82 +48,60 @@ _REFUSED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSIO
 class VerifierClient:
     """Decodes and watches sessions on verifiers, and passes on what operators ask of all of them."""
 
-    def __init__(
-        self, settings: TransportSettings, tracing: Tracing, gathering: Gathering, max_unread_bytes: int = 0
-    ) -> None:
-        """`gathering`: says when what has come for sessions is taken.
-
-        `max_unread_bytes`: what may wait for one caller, where that is more than `MIN_WAITING_BYTES`.
-        """
-        self._max_unread_bytes = max_unread_bytes
+    def __init__(self, settings: TransportSettings, tracing: Tracing, gathering: Gathering) -> None:
+        """`gathering`: says when what has come for sessions is told."""
         self._tracing = tracing
         self._gathering = gathering
         self._settings = settings
         self._channels = ChannelPool(settings, tracing)
 
-    async def decode(
-        self,
-        verifier: MemberState,
-        request: DecodeRequest,
-        timeout_s: float | None = None,
-        trace: TraceContext | None = None,
-    ) -> AsyncGenerator[Sequence[DecodeEvent], None]:
-        """Decode one session and yield its events, those together that came at once; its spans are below `trace`.
+    async def decode(self, verifier: MemberState, session: VerifierSession) -> None:
+        """Decode a session until it has ended or is left.
 
-        Closing the generator ends the session there.
-
-        Raises Unavailable if the verifier is lost meanwhile, Unread if its events are not taken, otherwise the error that the verifier ends
-        the call with.
+        Raises Unavailable if the verifier is lost meanwhile, what `session.take` raises, otherwise the error that the verifier ends the
+        call with.
         """
         _require_alive(verifier)
         with self._channels.to(verifier) as pooled:
-            if pooled.streams and request.prompt_logprobs is None:  # what is told of a prompt waits for its reader
+            if (
+                pooled.streams and session.request.prompt_logprobs is None
+            ):  # what is told of a prompt waits for its reader
                 try:
-                    with self._session(verifier, pooled, request, timeout_s, trace) as inbox:
-                        while True:
-                            events = await inbox.get()
-                            yield events
-                            if isinstance(events[-1], Finished):
-                                return
+                    with self._joined(verifier, pooled, session) as inbox:
+                        await inbox.over()
+                    return
                 except Unknown:
                     pooled.streams = False
                 except TooLong:
                     pass
-            async with aclosing(self._alone(verifier, pooled, request, timeout_s, trace)) as sets:
+            async with aclosing(self._alone(verifier, pooled, session)) as sets:
                 async for events in sets:
-                    yield events
+                    if session.take(events):
+                        return
+                    if isinstance(events[-1], PromptLogprobs):
+                        await session.room()
 
-    def _session(
-        self,
-        verifier: MemberState,
-        pooled: PooledChannel,
-        request: DecodeRequest,
-        timeout_s: float | None,
-        trace: TraceContext | None,
+    def _joined(
+        self, verifier: MemberState, pooled: PooledChannel, session: VerifierSession
     ) -> AbstractContextManager[Inbox[DecodeEvent]]:
         """Begin a session on the stream to the verifier. Raises TooLong, and DeadlineExceeded if there is no time."""
-        overdue = DeadlineExceeded(f"verifier {verifier.member_id}: Deadline Exceeded")
+        overdue, timeout_s = DeadlineExceeded(f"verifier {verifier.member_id}: Deadline Exceeded"), session.timeout_s
         if timeout_s is not None and timeout_s <= 0:
             raise overdue
         stream = pooled.stream
         if stream is None or stream.over:
             call, most = pooled.stub.DecodeSessions(), self._settings.max_message_bytes
-            stream = SessionStream(call, partial(_ended, verifier), most, self._max_unread_bytes, self._gathering)
+            stream = SessionStream(call, partial(_ended, verifier), most, self._gathering)
             pooled.stream = stream
-        begin = Begin(request, timeout_s, "" if trace is None else trace.traceparent)
-        return stream.session(begin, overdue)
+        begin = Begin(session.request, timeout_s, "" if session.trace is None else session.trace.traceparent)
+        return stream.session(begin, session.take, overdue)
 
     async def _alone(
-        self,
-        verifier: MemberState,
-        pooled: PooledChannel,
-        request: DecodeRequest,
-        timeout_s: float | None,
-        trace: TraceContext | None,
+        self, verifier: MemberState, pooled: PooledChannel, session: VerifierSession
     ) -> AsyncGenerator[Sequence[DecodeEvent], None]:
         """Decode a session in a call of its own."""
-        with self._tracing.within(trace):
-            call = pooled.stub.Decode(decode_to_wire(request), timeout=timeout_s)
+        with self._tracing.within(session.trace):
+            call = pooled.stub.Decode(decode_to_wire(session.request), timeout=session.timeout_s)
         last: Sequence[DecodeEvent] = ()
         with _tied_to(verifier, call), _answered_by_verifier(verifier):
             async for message in call:

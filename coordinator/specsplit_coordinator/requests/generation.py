@@ -6,19 +6,20 @@ of every choice by itself (`run`): 5. wait for a verifier  6. choose a drafter  
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from specsplit.errors import SpecsplitError
 from specsplit.generation.answer import Answer
-from specsplit.generation.choices import merged
+from specsplit.generation.choices import all_of
 from specsplit.generation.engine_request import EngineRequest
+from specsplit.generation.listener import Listener
 from specsplit.generation.preparation import Preparation, RandomSources, check_request
 from specsplit.generation.prompt import PromptReader
-from specsplit.requests import Delta, GenerateEvent, GenerateRequest
+from specsplit.requests import Delta, GenerateRequest
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import ModelInfo
 from specsplit_coordinator.cluster.drafter_placement import check_drafters, check_wish
@@ -36,6 +37,21 @@ from specsplit_coordinator.requests.run import ClusterAccess, Run
 
 SHORT_ANSWER: Final = 256
 """An answer to resume of up to so many tokens is detokenized on the event loop, which takes some milliseconds."""
+
+
+class CountedListener:
+    """Counts the tokens that a listener hears as used."""
+
+    def __init__(self, listener: Listener, use: Callable[[int], None]) -> None:
+        self._hear = listener.hear
+        self.use = use
+        self.end = listener.end
+        self.room = listener.room
+
+    def hear(self, deltas: Sequence[Delta]) -> None:
+        """Count them, and have them heard."""
+        self.use(sum([len(delta.tokens) for delta in deltas]))
+        self._hear(deltas)
 
 
 class Generator:
@@ -58,10 +74,8 @@ class Generator:
         self._caps = caps
         self._quotas = quotas
 
-    async def generate(
-        self, request: GenerateRequest, remaining_s: Remaining, client: str = ""
-    ) -> AsyncGenerator[Sequence[GenerateEvent], None]:
-        """Yield what `Generates.generate` says.
+    async def generate(self, request: GenerateRequest, remaining_s: Remaining, client: str, listener: Listener) -> None:
+        """Do what `Generates.generate` says.
 
         `client` is the name that quotas and the queue know the caller by.
 
@@ -72,10 +86,7 @@ class Generator:
             target = self._check(request)
             verdict = await self._quotas.ask(client, request.n)
             with self._quotas.request(client, request.n, verdict) as use:
-                async with aclosing(self._run(request, remaining_s, logged, owner, target, use)) as events:
-                    async for together in events:
-                        use(sum(len(each.tokens) for each in together if isinstance(each, Delta)))
-                        yield together
+                await self._run(request, remaining_s, logged, owner, target, CountedListener(listener, use))
 
     def model(self) -> ModelInfo:
         """The model that the verifiers serve, and whether it takes conversations. Raises Unavailable if there is no verifier."""
@@ -96,8 +107,8 @@ class Generator:
         logged: LoggedRequest,
         owner: QueueOwner,
         target: ModelInfo,
-        use: Callable[[int], None],
-    ) -> AsyncGenerator[Sequence[GenerateEvent], None]:
+        listener: CountedListener,
+    ) -> None:
         """Prepare the request, and run its choices.
 
         Tokens of its prompt, and of the answer that it resumes, count as used, unless it never gets to a verifier.
@@ -105,19 +116,16 @@ class Generator:
         with self._permit(logged, owner):
             prepared = await self._prepare(request, target, logged, owner)
             runs = [await self._begin(prepared.choice(each.index), owner, remaining_s, each) for each in logged.choices]
-        use(read := logged.details.prompt_tokens + len(request.resume_from))
-        choices = [run.events() for run in runs]
+        listener.use(read := logged.details.prompt_tokens + len(request.resume_from))
         try:
             for run in runs:
                 run.enqueue()
-            async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
-                async for together in events:
-                    yield together
+            await all_of([run.run(listener) for run in runs])
         finally:
             for run in runs:
                 run.cancel()
             if logged.verifier is None:
-                use(-read)
+                listener.use(-read)
 
     async def _begin(
         self, prepared: EngineRequest, owner: QueueOwner, remaining_s: Remaining, logged: LoggedChoice

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from specsplit.errors import Exhausted, SpecsplitError, TargetFailed, Unavailable, Unread
 from specsplit.generation.answer import Answer
 from specsplit.generation.burst import parts
+from specsplit.generation.choices import of_choice
 from specsplit.generation.engine_request import EngineRequest
-from specsplit.observe import TraceContext, fields
-from specsplit.requests import Delta, Done, GenerateEvent
-from specsplit.sessions import DecodeEvent, DecodeRequest, Preempted, Tokens
+from specsplit.generation.listener import Listener
+from specsplit.observe import fields
+from specsplit.requests import Done
+from specsplit.sessions import DecodeEvent, Preempted, Tokens
 from specsplit.values import FailoverCause, FinishReason, Vocabulary
 from specsplit_coordinator.cluster.drafter_placement import DrafterPlacement
 from specsplit_coordinator.cluster.lease import Lease
@@ -29,6 +31,7 @@ from specsplit_coordinator.cluster.placement_request import PlacementRequest
 from specsplit_coordinator.members.compatibility import having
 from specsplit_coordinator.members.member_state import MemberState, endpoint_of
 from specsplit_coordinator.members.registry import Registry
+from specsplit_coordinator.members.verifier_session import VerifierSession
 from specsplit_coordinator.requests.admission import Admission
 from specsplit_coordinator.requests.fair_queue import QueueOwner
 from specsplit_coordinator.requests.permits import Waiter
@@ -42,17 +45,8 @@ SHORTAGE_S: Final = 0.5
 class Decoder(Protocol):
     """Runs a session on a verifier."""
 
-    def decode(
-        self,
-        verifier: MemberState,
-        request: DecodeRequest,
-        timeout_s: float | None = None,
-        trace: TraceContext | None = None,
-    ) -> AsyncGenerator[Sequence[DecodeEvent], None]:
-        """Decode one session, whose spans are below `trace`, and yield its events, those together that came at once.
-
-        Closing the generator ends it.
-        """
+    async def decode(self, verifier: MemberState, session: VerifierSession) -> None:
+        """Decode a session until it has ended or is left. Raises SpecsplitError, and what `session.take` raises."""
         ...
 
 
@@ -106,40 +100,30 @@ class Run:
         if place is not None:
             self._cluster.admission.cancel(place)
 
-    async def events(self) -> AsyncGenerator[Sequence[GenerateEvent], None]:
-        """Yield the deltas of the choice, those together that came at once, then its Done. Raises SpecsplitError."""
-        index = self._logged.index
+    async def run(self, listener: Listener) -> None:
+        """Run it to its end, and have `listener` hear it. Raises SpecsplitError."""
         self._logged.resumed(len(self._answer.tokens))
-        async with aclosing(self._deltas()) as sets:
-            async for deltas in sets:
-                yield [replace(delta, index=index) for delta in deltas] if index else deltas
-        self._logged.done = self._done()
-        yield (self._logged.done,)
-
-    async def _deltas(self) -> AsyncGenerator[Sequence[Delta], None]:
         try:
             while self._unfinished:
-                async with aclosing(self._session()) as sets:
-                    async for deltas in sets:
-                        yield deltas
+                await self._session(listener)
         finally:
             if self._reserved is not None:
                 self._reserved.release()
         # the verifier may have been lost behind the last token of the answer, and before it could say so
         if self._answer.end is None and (deltas := self._answer.finish(FinishReason.LENGTH)):
-            yield deltas
+            listener.hear(of_choice(deltas, self._logged.index))
+        self._logged.done = self._done()
+        listener.end(self._logged.done)
 
     @property
     def _unfinished(self) -> bool:
         return self._answer.end is None and not self._answer.full
 
-    async def _session(self) -> AsyncGenerator[Sequence[Delta], None]:
-        """Run one session on a verifier, and yield what it adds to the answer. Raises SpecsplitError if the choice fails with it."""
+    async def _session(self, listener: Listener) -> None:
+        """Run one session on a verifier. Raises SpecsplitError if the choice fails with it."""
         lease = await self._place()
         try:
-            async with aclosing(self._decoded(lease)) as sets:
-                async for deltas in sets:
-                    yield deltas
+            await self._decode(lease, listener)
         except Unread:  # no fault of the verifier's
             raise
         except (Unavailable, Exhausted) as error:
@@ -208,39 +192,36 @@ class Run:
             drafter = None
         lease.take_drafter(drafter)
 
-    async def _decoded(self, lease: Lease) -> AsyncGenerator[Sequence[Delta], None]:
-        """Yield what the verifier of `lease` adds to the answer, until that is complete or the choice moves. Raises SpecsplitError."""
+    async def _decode(self, lease: Lease, listener: Listener) -> None:
+        """Add what the verifier of `lease` brings to the answer, until that is complete or the choice moves. Raises SpecsplitError."""
         begun, drafter = len(self._answer.tokens), None if lease.drafter is None else endpoint_of(lease.drafter)
-        session, trace = self._prepared.session(self._answer, drafter), self._logged.request.trace
-        with trace.session(lease.verifier.member_id) as context:
-            events = self._cluster.decoder.decode(lease.verifier, session, self._remaining_s(), context)
-            async with aclosing(events):
-                async for together in events:
-                    lease.succeeded()
-                    for deltas in self._together(together, lease.verifier, begun):
-                        yield deltas
-                    if self._left:
-                        return
-        raise SpecsplitError(f"verifier {lease.verifier.member_id} ended the session without saying why")
+        asked, take = self._prepared.session(self._answer, drafter), partial(self._take, listener, lease, begun)
+        with self._logged.request.trace.session(lease.verifier.member_id) as context:
+            session = VerifierSession(asked, take, listener.room, self._remaining_s(), context)
+            await self._cluster.decoder.decode(lease.verifier, session)
+        if not self._left:
+            raise SpecsplitError(f"verifier {lease.verifier.member_id} ended the session without saying why")
 
     @property
     def _left(self) -> bool:
         """True if the verifier has nothing more to do for it: the answer is complete, or the choice moves."""
         return self._answer.end is not None or self._reserved is not None
 
-    def _together(self, events: Sequence[DecodeEvent], verifier: MemberState, begun: int) -> Iterator[Sequence[Delta]]:
-        """Take in events that came at once, up to one at which the verifier is left: what to stream."""
-        self._logged.burst(sum(len(event.tokens) for event in events if isinstance(event, Tokens)))
+    def _take(self, listener: Listener, lease: Lease, begun: int, events: Sequence[DecodeEvent]) -> bool:
+        """Take in events that came at once, up to one at which the verifier is left -> whether it is."""
+        lease.succeeded()
+        self._logged.burst(sum([len(event.tokens) for event in events if isinstance(event, Tokens)]))
         for part in parts(events):
             if isinstance(part, Preempted):
-                self._preempted(verifier, begun)
+                self._preempted(lease.verifier, begun)
             else:
                 deltas = self._answer.hear(part)
                 self._logged.received(self._answer.speculation)
                 if deltas:
-                    yield deltas
+                    listener.hear(of_choice(deltas, self._logged.index))
             if self._left:
-                return
+                return True
+        return False
 
     def _preempted(self, verifier: MemberState, begun: int) -> None:
         """Reserve a place on a verifier with pages for it, unless it has got no tokens since it had `begun` here: it could move forever."""

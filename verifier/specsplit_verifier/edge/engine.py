@@ -16,14 +16,15 @@ from specsplit.engine import BlockBatch, EngineLoad, Operation, Outcome, load_of
 from specsplit.errors import Exhausted, SpecsplitError, Unsupported
 from specsplit.generation.answer import Answer
 from specsplit.generation.burst import parts
-from specsplit.generation.choices import merged
+from specsplit.generation.choices import all_of, of_choice
 from specsplit.generation.engine_request import EngineRequest
+from specsplit.generation.listener import Listener
 from specsplit.generation.on_demand import OnDemand
 from specsplit.generation.preparation import Preparation, RandomSources, check_request
 from specsplit.generation.prompt import PromptReader, check_prompt_tokens, field_of
-from specsplit.requests import Delta, GenerateEvent, GenerateRequest, TokenPrompt
+from specsplit.requests import GenerateRequest, TokenPrompt
 from specsplit.rpc import Phase, Server
-from specsplit.sessions import Preempted
+from specsplit.sessions import DecodeEvent, Preempted
 from specsplit.settings import VerifierSettings
 from specsplit.text.tokenizer import Tokenizer
 from specsplit.values import ModelInfo
@@ -50,9 +51,9 @@ class VerifierEngine:
         """None: nobody has subscribed yet."""
 
     async def generate(
-        self, request: GenerateRequest, remaining_s: Callable[[], float | None], client: str = ""
-    ) -> AsyncGenerator[Sequence[GenerateEvent], None]:
-        """Yield what `Generates.generate` says.
+        self, request: GenerateRequest, remaining_s: Callable[[], float | None], client: str, listener: Listener
+    ) -> None:
+        """Do what `Generates.generate` says.
 
         `client`: the name of the caller, by which sessions are told apart for drafters. The call's own deadline ends it.
 
@@ -63,10 +64,8 @@ class VerifierEngine:
         check_request(request, info.vocabulary)
         tokens, tokenizer = await self._read(request, info)
         prepared = self._preparation.prepare(request, info, tokens, client)
-        choices = [self._choice(prepared.choice(index), tokenizer, index) for index in range(request.n)]
-        async with aclosing(merged(choices) if len(choices) > 1 else choices[0]) as events:
-            async for together in events:
-                yield together
+        choices = [(prepared.choice(index), index) for index in range(request.n)]
+        await all_of([self._choice(choice, choice.answer(tokenizer), index, listener) for choice, index in choices])
 
     def refused(self, error: SpecsplitError) -> None:
         """Do nothing: its caller is told, and a verifier keeps no log of requests."""
@@ -117,25 +116,11 @@ class VerifierEngine:
             reader = await self._reader.get()
             return await reader.read(prompt, info.max_context), reader.tokenizer if request.stop else None
 
-    async def _choice(
-        self, prepared: EngineRequest, tokenizer: Tokenizer | None, index: int
-    ) -> AsyncGenerator[Sequence[GenerateEvent], None]:
-        answer = prepared.answer(tokenizer)
-        async with aclosing(self._deltas(prepared, answer)) as sets:
-            async for deltas in sets:
-                yield [replace(delta, index=index) for delta in deltas] if index else deltas
-        yield (prepared.done(answer, index),)
-
-    async def _deltas(self, prepared: EngineRequest, answer: Answer) -> AsyncGenerator[Sequence[Delta], None]:
+    async def _choice(self, prepared: EngineRequest, answer: Answer, index: int, listener: Listener) -> None:
         """Decode a session until its answer is complete. One that is preempted is computed again here."""
         session = replace(prepared.session(answer, None), from_roster=True)
-        async with aclosing(self.verifier.sessions.decode_together(session)) as sets:
-            async for events in sets:
-                for part in parts(events):
-                    if not isinstance(part, Preempted) and (deltas := answer.hear(part)):
-                        yield deltas
-                    if answer.end is not None:
-                        return
+        await self.verifier.sessions.hear(session, partial(_take, answer, index, listener))
+        listener.end(prepared.done(answer, index))
 
     @contextmanager
     def _permit(self) -> Generator[None]:
@@ -150,6 +135,16 @@ class VerifierEngine:
             yield
         finally:
             self._preparing -= 1
+
+
+def _take(answer: Answer, index: int, listener: Listener, events: Sequence[DecodeEvent]) -> bool:
+    """Take events of a session into an answer -> whether that is complete."""
+    for part in parts(events):
+        if not isinstance(part, Preempted) and (deltas := answer.hear(part)):
+            listener.hear(of_choice(deltas, index))
+        if answer.end is not None:
+            return True
+    return False
 
 
 def _reader(folder: Path) -> PromptReader:

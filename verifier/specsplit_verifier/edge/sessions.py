@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -71,29 +71,37 @@ class Sessions:
         return session
 
     async def decode(self, request: DecodeRequest) -> AsyncGenerator[DecodeEvent, None]:
-        """Yield the events of `decode_together` one by one."""
-        async with aclosing(self.decode_together(request)) as sets:
-            async for events in sets:
-                for event in events:
-                    yield event
-
-    async def decode_together(self, request: DecodeRequest) -> AsyncGenerator[Sequence[DecodeEvent], None]:
-        """Decode one session, for the call that the running task serves, and yield those events together that came at once.
+        """Decode one session, for the call that the running task serves, and yield its events one by one.
 
         Closing the iterator frees it. Raises SpecsplitError.
         """
-        inbox = Inbox[DecodeEvent](self._gathering)
-        session, failure = self.begin(request, partial(_into, inbox), self._telemetry.caller()), None
-        try:
+        came: asyncio.Queue[Output] = asyncio.Queue()
+        with self._session(request, came.put_nowait):
             while True:
-                try:
-                    events = await inbox.get()
-                except SpecsplitError as error:
-                    failure = error
-                    raise
-                yield events
-                if isinstance(events[-1], Finished):
+                output = await came.get()
+                if isinstance(output, SpecsplitError):
+                    raise output
+                yield output
+                if isinstance(output, Finished):
                     return
+
+    async def hear(self, request: DecodeRequest, take: Callable[[Sequence[DecodeEvent]], bool]) -> None:
+        """Decode one session, for the call that the running task serves, until it has ended or is left.
+
+        `take`: called with those events together that came at once; True: it leaves the session. Raises SpecsplitError.
+        """
+        inbox = Inbox[DecodeEvent](self._gathering, take)
+        with self._session(request, partial(_into, inbox)):
+            await inbox.over()
+
+    @contextmanager
+    def _session(self, request: DecodeRequest, take: Take) -> Generator[None]:
+        session, failure = self.begin(request, take, self._telemetry.caller()), None
+        try:
+            yield
+        except SpecsplitError as error:
+            failure = error
+            raise
         finally:
             session.end(failure)
 
@@ -149,6 +157,8 @@ def _into(inbox: Inbox[DecodeEvent], output: Output) -> None:
         inbox.end(output)
     else:
         inbox.put((output,), at_once=not isinstance(output, Tokens))
+        if isinstance(output, Finished):
+            inbox.end()
 
 
 class LiveSession:
