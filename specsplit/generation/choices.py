@@ -22,9 +22,12 @@ async def all_of(choices: Sequence[Coroutine[Any, Any, None]]) -> None:
         return
     tasks = [asyncio.create_task(each) for each in choices]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
+        left = set(tasks)
+        while left:
+            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task in done:
+                    task.result()
     finally:
         for task in tasks:
             task.cancel()

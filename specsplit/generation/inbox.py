@@ -32,7 +32,9 @@ class Inbox(Generic[Event]):
         """The period of the gathering in which it had its last turn."""
 
     def put(self, events: Sequence[Event], *, at_once: bool = False) -> None:
-        """Add what has come. `at_once`: it does not wait for its turn."""
+        """Add what has come, unless it is over. `at_once`: it does not wait for its turn."""
+        if self._over.done():
+            return
         self._events += events
         self._gathering.came(self, at_once=at_once)
 

@@ -2,7 +2,7 @@
 
 The events of a request are taken as they come, whether the caller reads or not. So its place on the verifier is free as soon as the
 verifier is done, and a caller that stops reading holds nothing but its own unread bytes. Two things are bounded: the number of these
-bytes, and the time for which one message may wait to be read. While half as many are unread nothing more is taken of a prompt.
+bytes, and the time for which one message may wait to be read. While more than half of that is unread no more of a prompt is asked for.
 
 What comes while a message is on its way leaves with the next one, since a message costs much more than the tokens in it. That delays
 nothing: it could not be sent before.

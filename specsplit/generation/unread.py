@@ -30,7 +30,7 @@ class UnreadMessages(Generic[Answered]):
         self._bytes = [0, 0, 0]
         """Sums over the messages that are _USUAL, _LARGE and _PROMPT."""
         self._latest = 0
-        """Bytes of what came last."""
+        """Bytes of the latest that is large."""
 
     def __bool__(self) -> bool:
         return bool(self._messages)
@@ -43,8 +43,10 @@ class UnreadMessages(Generic[Answered]):
     def add(self, messages: Iterable[Answered], *, prompt: bool = False) -> None:
         """Add messages of what came at once."""
         sized = [(message, message.ByteSize()) for message in messages]
-        size = self._latest = sum([size for _, size in sized])
+        size = sum([size for _, size in sized])
         kind = _PROMPT if prompt else _USUAL if size <= self._max_bytes else _LARGE
+        if kind == _LARGE:
+            self._latest = size
         self._messages.extend([(*each, kind) for each in sized])
         self._bytes[kind] += size
 

@@ -20,7 +20,7 @@ _MOST: Final = 4096
 
 
 class ServiceLoop(asyncio.SelectorEventLoop):
-    """An event loop for grpc.aio."""
+    """An event loop for grpc.aio, the only one of its process: gRPC wakes all loops of a process through one socket."""
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
         """Call `callback` when there is something to read; gRPC's once for all that there is by then."""

@@ -118,7 +118,8 @@ class AnswerSettings(ServiceSettings):
     """What is kept of answers to requests that their callers do not read."""
 
     max_unread_bytes: Bytes = Field(default=2**20, ge=1024)
-    """Bytes of an answer that are kept for a caller that does not read; with more, its request ends with RESOURCE_EXHAUSTED."""
+    """Bytes of an answer that are kept for a caller that does not read; with more, its request ends with RESOURCE_EXHAUSTED.
+    What is larger as it comes at once may be unread too, up to as much again or 1 MiB beside the latest."""
     unread_s: Seconds = Field(default=30.0, gt=0)
     """A caller that takes nothing of its answer for this long has its call ended."""
     gather_ms: Duration = Field(default=5.0, ge=0)

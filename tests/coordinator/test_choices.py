@@ -150,8 +150,27 @@ async def test_the_first_choice_that_fails_ends_the_others() -> None:
     with pytest.raises(Exhausted, match="enough"):
         await all_of([endless(), short(), failing()])
     assert ended == ["short", "endless"]
-    both = asyncio.create_task(all_of([endless(), endless()]))
+
+
+async def test_a_choice_that_is_cancelled_ends_the_others_too() -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(all_of([endless(), cancelled()]), 10)
+    ended = list[str]()
+
+    async def noted() -> None:
+        try:
+            await endless()
+        finally:
+            ended.append("endless")
+
+    both = asyncio.create_task(all_of([noted(), noted()]))
     await asyncio.sleep(0.01)
     both.cancel()
     await asyncio.wait({both})
-    assert ended == ["short", *["endless"] * 3]
+    assert ended == ["endless"] * 2

@@ -45,6 +45,7 @@ def test_what_is_larger_than_the_bound_by_itself_has_one_of_its_own_without_the_
     unread = UnreadMessages[Message](MOST)
     unread.add((message(LARGE_BYTES),))
     unread.add((message(50_000),))
+    unread.add((message(50),))
     assert not held(unread) and not unread.roomy
     unread.add((message(50_000),))
     assert held(unread)

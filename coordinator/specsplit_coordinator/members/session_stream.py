@@ -7,6 +7,7 @@ session.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     Call: TypeAlias = grpc.aio.StreamStreamCall[pb.DecodeSessionsRequest, pb.DecodeSessionsResponse]
 
+_log = logging.getLogger(__name__)
 FULL_BYTES: Final = 2**20
 """Begins that are put into one message, and the longest that goes this way: a longer one would hold up others, and end all with it if the
 verifier does not take it."""
@@ -127,6 +129,9 @@ class SessionStream:
             error = grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, grpc.aio.Metadata(), grpc.aio.Metadata())
         except (grpc.aio.AioRpcError, SpecsplitError) as caught:
             error = caught
+        except Exception as caught:  # noqa: BLE001 (the sessions end with it)
+            _log.exception("the stream to a verifier could not be read")
+            error = SpecsplitError(f"internal error: the stream to a verifier could not be read: {caught!r}")
         except asyncio.CancelledError:  # the call was, on this side
             error = grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, grpc.aio.Metadata(), grpc.aio.Metadata())
         unknown = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED

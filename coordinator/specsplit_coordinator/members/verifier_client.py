@@ -63,9 +63,8 @@ class VerifierClient:
         """
         _require_alive(verifier)
         with self._channels.to(verifier) as pooled:
-            if (
-                pooled.streams and session.request.prompt_logprobs is None
-            ):  # what is told of a prompt waits for its reader
+            waits = session.request.prompt_logprobs is not None  # what is told of a prompt, until there is room for it
+            if pooled.streams and not waits:
                 try:
                     with self._joined(verifier, pooled, session) as inbox:
                         await inbox.over()

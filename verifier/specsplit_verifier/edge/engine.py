@@ -119,7 +119,7 @@ class VerifierEngine:
     async def _choice(self, prepared: EngineRequest, answer: Answer, index: int, listener: Listener) -> None:
         """Decode a session until its answer is complete. One that is preempted is computed again here."""
         session = replace(prepared.session(answer, None), from_roster=True)
-        await self.verifier.sessions.hear(session, partial(_take, answer, index, listener))
+        await self.verifier.sessions.run(session, partial(_take, answer, index, listener))
         listener.end(prepared.done(answer, index))
 
     @contextmanager

@@ -19,7 +19,7 @@ from specsplit.sessions import DecodeEvent, DecodeRequest, Finished, Tokens
 from specsplit_verifier.records.events import Cancel, Constrained, Output
 from specsplit_verifier.report.telemetry import Telemetry
 
-Take = Callable[[Output], None]
+TakeOutput = Callable[[Output], None]
 """Called with each output of a session as it comes; an error is the last, and so is Finished. It must not wait."""
 
 
@@ -41,7 +41,7 @@ class Sessions:
         constraints: Compiles,
         gather_s: float = 0.0,
     ) -> None:
-        """`post` tells the engine. `gather_s`: see `Gathering`."""
+        """`post` tells the engine. `gather_s`: see `Gathering`, by which `run` tells what has come."""
         self._gathering = Gathering(gather_s)
         self._post = post
         self._telemetry = telemetry
@@ -54,7 +54,7 @@ class Sessions:
         self.failed = asyncio.Event()
         """Set once nothing can be decoded here any more."""
 
-    def begin(self, request: DecodeRequest, take: Take, caller: TraceContext | None = None) -> LiveSession:
+    def begin(self, request: DecodeRequest, take: TakeOutput, caller: TraceContext | None = None) -> LiveSession:
         """Begin a session, for a caller with this span; it is there until `end` is called.
 
         Raises Unavailable once the verifier has failed.
@@ -85,7 +85,7 @@ class Sessions:
                 if isinstance(output, Finished):
                     return
 
-    async def hear(self, request: DecodeRequest, take: Callable[[Sequence[DecodeEvent]], bool]) -> None:
+    async def run(self, request: DecodeRequest, take: Callable[[Sequence[DecodeEvent]], bool]) -> None:
         """Decode one session, for the call that the running task serves, until it has ended or is left.
 
         `take`: called with those events together that came at once; True: it leaves the session. Raises SpecsplitError.
@@ -95,7 +95,7 @@ class Sessions:
             await inbox.over()
 
     @contextmanager
-    def _session(self, request: DecodeRequest, take: Take) -> Generator[None]:
+    def _session(self, request: DecodeRequest, take: TakeOutput) -> Generator[None]:
         session, failure = self.begin(request, take, self._telemetry.caller()), None
         try:
             yield
@@ -164,7 +164,7 @@ def _into(inbox: Inbox[DecodeEvent], output: Output) -> None:
 class LiveSession:
     """One session, from its begin to its end."""
 
-    def __init__(self, sessions: Sessions, number: int, take: Take) -> None:
+    def __init__(self, sessions: Sessions, number: int, take: TakeOutput) -> None:
         self._sessions = sessions
         self.number = number
         self.take = take
