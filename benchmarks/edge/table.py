@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from benchmarks.edge.loads import BATCH, BY_SEVERAL, HALF, HALF_BY_SEVERAL, INTERVAL_S, SATURATED, SATURATED_S, Load
 from benchmarks.edge.parties import COORDINATOR, EMPTY, GATEWAY, VERIFIER
-from benchmarks.plots import lines
+from benchmarks.plots import broken
 from benchmarks.report import Row
 from benchmarks.spread import spread
 
@@ -114,13 +114,24 @@ def _of(rows: Sequence[Row], party: str) -> list[Row]:
 
 
 def draw(figure: Figure, rows: Sequence[Row]) -> None:
-    """A panel for processor time and one for the delay that is added, with a line for each party."""
+    """A panel for processor time and one for the delay that is added, with bars for each load."""
     measured = [row for row in rows if row["cpu_us"] != ""]
     shown = {"cpu_us": "us of CPU a token", "added_p99_ms": "p99 of added delay, ms"}
-    axes = figure.subplots(1, len(shown))
+    axes = figure.subplots(1, len(shown), sharey=True)
     for panel, (key, label) in zip(axes, shown.items(), strict=True):
-        lines(panel, measured, lambda row: str(row["party"]), "streams", key)
-        panel.set_ylabel(label)
-        panel.set_xlabel("streams")
-        panel.tick_params(axis="x", labelsize=6)
+        _bars(panel, measured, key)
+        panel.set_xlabel(label)
+    axes[0].invert_yaxis()
+    axes[1].set_xscale("log")
     axes[0].legend(fontsize=7)
+
+
+def _bars(panel: Any, rows: Sequence[Row], key: str) -> None:
+    """A group of bars for each load, one bar for each party; nothing is shown of what is below 0.1."""
+    loads, parties = (list(dict.fromkeys(str(row[each]) for row in rows)) for each in ("streams", "party"))
+    height = 0.8 / len(parties)
+    for at, party in enumerate(parties):
+        own = {str(row["streams"]): max(0.1, float(row[key])) for row in rows if row["party"] == party}
+        places = [loads.index(load) + (at - (len(parties) - 1) / 2) * height for load in own]
+        panel.barh(places, list(own.values()), height, label=party)
+    panel.set_yticks(range(len(loads)), list(map(broken, loads)), fontsize=7)
