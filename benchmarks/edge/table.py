@@ -131,7 +131,7 @@ def _bars(panel: Any, rows: Sequence[Row], key: str) -> None:
     loads, parties = (list(dict.fromkeys(str(row[each]) for row in rows)) for each in ("streams", "party"))
     height = 0.8 / len(parties)
     for at, party in enumerate(parties):
-        own = {str(row["streams"]): max(0.1, float(row[key])) for row in rows if row["party"] == party}
+        own = {str(row["streams"]): max(0.1, float(str(row[key]))) for row in rows if row["party"] == party}
         places = [loads.index(load) + (at - (len(parties) - 1) / 2) * height for load in own]
         panel.barh(places, list(own.values()), height, label=party)
     panel.set_yticks(range(len(loads)), list(map(broken, loads)), fontsize=7)
