@@ -15,6 +15,7 @@ from specsplit.clock import SystemClock
 from specsplit.errors import LoadError, RankLost
 from specsplit.model import Row, RowPages
 from specsplit.ranks.lockstep import Lockstep
+from specsplit.ranks.mesh import LocalMesh
 from specsplit.settings import DrafterSettings
 from specsplit.values import DrafterKind, Plan, Sampling
 from specsplit_drafter.drafts.draft_model import DraftModel, ExpansionInput
@@ -22,6 +23,7 @@ from specsplit_drafter.drafts.group_forwards import GroupForwards
 from specsplit_drafter.drafts.proposer import Children, ExpansionOutcome, FrontierPart
 from specsplit_drafter.edge.service import load_proposer
 from specsplit_drafter.engine.session_table import SessionTable
+from specsplit_drafter.kinds.heads import HeadModel
 from specsplit_drafter.kinds.model_proposer import ModelProposer
 from tests.drafter.group_toys import model_of
 from tests.drafter.head_toys import EXPERTS, HEADS, VOCABULARY, HeadVerifier, head_of
@@ -171,6 +173,17 @@ def test_a_rank_that_fails_in_the_middle_of_an_expansion_holds_nobody_up_and_dra
         first, second = threads.map(rank, range(2))
     assert first == ([0, 1, 2, 0, 1, 2], [])
     assert second == ([0, 0, 1, 2], ["none left at step 1"])
+
+
+def test_a_rank_of_a_group_sets_nothing_up_for_levels_that_it_does_not_draw() -> None:
+    clock, planned = SystemClock(), list[bool]()
+    for grouped in (True, False):
+        model = HeadModel(head_of("eagle"), 64)
+        group = GroupForwards(model, Lockstep(LocalMesh(), clock), clock) if grouped else None
+        proposer = ModelProposer(model, CHILDREN, group=group)
+        planned.append("device_planner" in vars(model.runners[0]))  # it is kept from the first time it is asked for
+        assert (proposer.max_levels == 1) is grouped
+    assert planned == [False, True]
 
 
 def test_a_lost_rank_is_no_sessions_fault_and_ends_the_drafter() -> None:

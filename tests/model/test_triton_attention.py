@@ -61,13 +61,23 @@ class TestInterpreted:
             lambda kv: TritonAttention(kv, 1, processors_of_device=processors, share=16), described, *nodes, torch.nan
         )
 
-    @pytest.mark.parametrize("described", [Layer(32, 8, 128, 128), Layer(8, 8, 192, 128, Span(window=7))])
-    def test_what_a_level_takes_was_compiled_at_load(self, described: Layer) -> None:
-        kv = KVCache(Geometry((described,)), 400, torch.float16, CPU)
+    @pytest.mark.parametrize(
+        "described",
+        [
+            [Layer(32, 8, 128, 128)],
+            [Layer(8, 8, 192, 128, Span(window=7))],
+            [
+                Layer(8, 4, 16, 16),
+                Layer(8, 2, 16, 16),
+            ],  # with 5 to 8 new tokens tiles of the one are small, and of the other not
+        ],
+    )
+    def test_what_a_level_takes_was_compiled_at_load(self, described: list[Layer]) -> None:
+        kv = KVCache(Geometry(tuple(described)), 400, torch.float16, CPU)
         backend = TritonAttention(kv, 1, processors_of_device=132)
         with recorded_kernels() as compiled:
             backend._compile()  # pyright: ignore[reportPrivateUsage]
-        for rows, new, tail, context in ((1, 1, 16, 64), (1, 16, 32, 256), (2, 5, 40, 300)):
+        for rows, new, tail, context in ((1, 1, 16, 64), (1, 8, 32, 256), (1, 16, 32, 256), (2, 5, 40, 300)):
             written = torch.arange(rows * new)
             listed = [torch.zeros(rows, count, dtype=torch.int64) for count in (context, tail)]
             sees = torch.ones(rows, new, tail, dtype=torch.bool)
@@ -75,8 +85,9 @@ class TestInterpreted:
             batch = DeviceBatch(written, written, written, listed[0], lengths, listed[1], sees)
             with recorded_kernels() as launched:
                 forward = backend.plan_on_device(batch)
-                query, key, value, _ = (each.to(kv.dtype) for each in new_tokens(described, len(written)))
-                forward.attend(0, query, key, value, None, {})
+                for number, layer in enumerate(described):
+                    query, key, value, _ = (each.to(kv.dtype) for each in new_tokens(layer, len(written)))
+                    forward.attend(number, query, key, value, None, {})
             assert {kernel[0] for kernel in launched} >= {"lay_out", "attend"} and launched <= compiled
 
     @pytest.mark.parametrize("length", [2, 40])

@@ -126,9 +126,8 @@ class DraftModel(Protocol):
         """True if its one step predicts from nodes of any depth; otherwise step d predicts from those at depth d below the root."""
         ...
 
-    @property
-    def descends(self) -> bool:
-        """Whether `run_level` can be called, for a recurrent model. Where nobody has asked before, kernels may be compiled."""
+    def set_up_levels(self) -> bool:
+        """Set up what `run_level` takes, for a recurrent model: kernels may be compiled, for minutes. False: it cannot be called."""
         ...
 
     @property

@@ -97,9 +97,8 @@ class HeadModel:
         """The weights that the model drafts with, and what the model shares of its target."""
         return DraftWeights(self.info, self._head.held_tensors())
 
-    @property
-    def descends(self) -> bool:
-        """Whether attention can be planned where the head is."""
+    def set_up_levels(self) -> bool:
+        """Set up what plans attention where the head is. False: nothing can."""
         return self.runners[0].device_planner is not None
 
     def states_of(self, step: int) -> Tensor | None:

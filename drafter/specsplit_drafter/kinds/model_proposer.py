@@ -65,7 +65,7 @@ class ModelProposer(SessionProposer[ModelSession]):
         self._model = model
         self._budget = context_budget
         self._isolation = FaultIsolation()
-        self._descends = model.recurrent and model.descends
+        self._descends = group is None and model.recurrent and model.set_up_levels()
 
     @property
     def info(self) -> DrafterInfo:
@@ -116,7 +116,7 @@ class ModelProposer(SessionProposer[ModelSession]):
     @property
     def max_levels(self) -> int:
         """Levels of one expansion: 1 for a model of several steps, for a rank of a group, and where attention is planned by the host."""
-        return MOST_LEVELS if self._descends and self.group is None else 1
+        return MOST_LEVELS if self._descends else 1
 
     @property
     def redraws(self) -> bool:

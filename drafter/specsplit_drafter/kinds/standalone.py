@@ -46,9 +46,8 @@ class StandaloneModel:
         check_updatable(self._model)
         return DraftWeights(self.info, held_tensors(self._model.model))
 
-    @property
-    def descends(self) -> bool:
-        """Whether attention can be planned where the model is."""
+    def set_up_levels(self) -> bool:
+        """Set up what plans attention where the model is. False: nothing can."""
         return self._model.device_planner is not None
 
     def capture_next(self) -> bool:

@@ -40,7 +40,7 @@ def backend_over(
 def planner_on_device(backend: AttentionBackend, kv: KVCache, page_size: int) -> DevicePlanner | None:
     """Who lays out what only the device knows: the backend itself or, beside one that plans on the host, Triton's kernels.
 
-    None: neither can, which the log says. It is never torch where that is not the backend.
+    None: neither can, which the log says. On a GPU it is never torch, unless that was asked for.
     """
     if isinstance(backend, DevicePlanner):
         return backend

@@ -19,7 +19,7 @@ from specsplit.model.attention.flashinfer.workspace import processors
 from specsplit.model.attention.support import refusing
 from specsplit.model.attention.triton.layout import lay_out
 from specsplit.model.attention.triton.static import StaticTriton
-from specsplit.model.attention.triton.tiles import MOST_LINES, SHARE, WIDEST, WIDEST_EXACT
+from specsplit.model.attention.triton.tiles import MOST_LINES, SHARE, WIDEST, WIDEST_EXACT, where_sizes_change
 from specsplit.model.pages.batch import Row
 from specsplit.model.pages.buckets import Buckets
 from specsplit.model.pages.device_batch import DeviceBatch
@@ -119,7 +119,8 @@ class TritonAttention:
                 sinks = query.new_zeros(kind.num_heads) if kind.sinks else None
                 for count in (1, 2):
                     self._kernels.attend(layers.index(kind), planned, query, None, sinks, count)
-            if self._page_size == 1:  # a drafter's, which descends
+        if self._page_size == 1:  # a drafter's, which descends
+            for tokens in where_sizes_change(self._kernels.kinds):
                 self.plan_on_device(_blank(tokens, device))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +53,11 @@ class Tile:
     def tokens(self) -> int:
         """New tokens of a row that are in it."""
         return self.lines // self.group
+
+
+def where_sizes_change(layers: Sequence[Layer]) -> list[int]:
+    """New tokens of a row, ascending from 1, from which on layers like these may have other sizes of tiles together than before."""
+    return sorted({1, *(_LEAST // (layer.num_heads // layer.kv_heads) + 1 for layer in layers)})
 
 
 def head_blocks(layer: Layer, tile: Tile) -> int:
