@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsplit.model import CausalLM, PageTable, Row
+from specsplit.model.adapters import Adapters
 from specsplit.model.adapters.shares import ROWS, Shares
 from specsplit.model.adapters.stack import Stack
-from specsplit.model.graphs import Buckets
+from specsplit.model.adapters.static import StaticAdapters
+from specsplit.model.graphs import Buckets, Captured, Results
 from specsplit.model.lm.probe import adapted_logits, tree_logits
 from specsplit.model.lm.replaced import use_gpu_layers
 from specsplit.model.lm.revision import Revision
 from tests.model.test_adapters import MIXED, mixed_logits, revised, write_adapters
 from tests.support.adapters import write_adapter
+from tests.support.copies import counted_copies
 from tests.support.graphs import RecordingCapturer, TorchStatic
 from tests.support.kernels import CPU, interpreted
 from tests.support.low_rank import OWNERS, RANKS, check_sums, shares_by
@@ -113,23 +116,45 @@ def test_a_captured_forward_goes_by_the_adapters_of_the_rows_that_it_is_replayed
     assert lm.graph_statistics.replayed == 2 * len(mixes) and not sum(lm.graph_statistics.eager.values())
     table = PageTable(lm.pool)
     table.reserve(3)
-    with pytest.raises(ValueError, match="a row with adapter 4 of 3"):
+    with counted_copies() as found, pytest.raises(ValueError, match="a row with adapter 4 of 3"):
         lm.forward([Row.chunk([7] * 3, table.upto(3), [2], adapter=4)])
+    assert not found, "no copy is under way that the next forward does not wait for"
+
+
+class Watching(RecordingCapturer):
+    """Counts which of some objects are there while it captures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched: list[weakref.ref[object]] = []
+        self.there = 0
+
+    def capture(self, work: Callable[[], Results]) -> Captured:
+        self.there += sum(each() is not None for each in self.watched)
+        return super().capture(work)
 
 
 def test_another_revision_is_captured_anew_with_its_own_adapters(folders: dict[str, Path], tmp_path: Path) -> None:
     second = revised(folders["llama"], tmp_path / "second")
+    capturer = Watching()
     served = by_kernels(folders["llama"], write_adapters(tmp_path / "first", folders["llama"]))
     more = write_adapters(tmp_path / "more", folders["llama"])
     write_adapter(more / "z", folders["llama"], 9, rank=5)
     read, again = by_kernels(second, more), by_kernels(second, more)
-    served.capture_graphs(Buckets(128, 8), lazily=True, capturer=RecordingCapturer(), attention=TorchStatic(served))
+    served.capture_graphs(Buckets(128, 8), lazily=True, capturer=capturer, attention=TorchStatic(served))
     mixed_logits(served, MIXED)
-    before, model = served.graph_statistics, weakref.ref(served.model)
-    Revision("second", read, served).copy_into(served)
-    assert served.graph_statistics.captured == 2
+    before, revision = served.graph_statistics, Revision("second", read, served)
+    capturer.watched = [weakref.ref(served.model), weakref.ref(read)]
+    del read
+    revision.copy_into(served)
+    assert (served.graph_statistics.captured, capturer.captures) == (2, 4)
+    assert not capturer.there, "what is captured has the memory of all that has been given up"
     mix = [*MIXED, 4]
     assert_same_sums(mixed_logits(served, mix), mixed_logits(again, mix))
     assert served.graph_statistics.replayed > before.replayed > 0
-    gc.collect()
-    assert model() is None, "nothing holds what served before"
+
+
+def test_captured_forwards_of_a_model_without_adapters_go_by_no_adapters_of_another(folders: dict[str, Path]) -> None:
+    lm = CausalLM.load(folders["llama"], num_pages=16, page_size=4)
+    inner, buckets = TorchStatic(lm), Buckets(8, 2)
+    assert Adapters().static(StaticAdapters(inner, buckets, 3, CPU), buckets, CPU) is inner

@@ -70,11 +70,11 @@ class Adapters:
             self._shares.begin(0, ())
 
     def static(self, attention: StaticAttention, buckets: Buckets, device: torch.device) -> StaticAttention:
-        """How captured forwards attend, which also go by the adapters of rows, these in the place of others; without any, `attention`."""
-        if not self.known:
-            return attention
-        assert self.captures, "only kernels for a GPU read whose tokens are whose from memory"
+        """How captured forwards attend, which also go by the adapters of rows, these in the place of others; without any, by none."""
         inner = attention.attention if isinstance(attention, StaticAdapters) else attention
+        if not self.known:
+            return inner
+        assert self.captures, "only kernels for a GPU read whose tokens are whose from memory"
         return StaticAdapters(inner, buckets, len(self), device)
 
     @property

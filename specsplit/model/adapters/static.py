@@ -41,7 +41,8 @@ class AdaptedForward:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, extras: dict[str, Any]
     ) -> Tensor:
-        return self.attention.attend(layer, query, key, value, scaling, extras)
+        """Raises RuntimeError: layers are given `attention`, by `Adapters.captured`; here they would do without what adapters add."""
+        raise RuntimeError("layers attend by what `Adapters.captured` makes of an AdaptedForward, and not by itself")
 
 
 class StaticAdapters:
@@ -57,8 +58,11 @@ class StaticAdapters:
         self._segments: Final = Upload(most * (1 + ROWS), torch.int32, device)
 
     def fitting(self, rows: Sequence[Row]) -> Collection[AdaptedForm]:
-        adapted = any(row.adapter for row in rows)
-        return [AdaptedForm(form, adapted) for form in self.attention.fitting(rows)]
+        """Raises ValueError for an adapter that is not there."""
+        most = max(row.adapter for row in rows)
+        if most > self._count:
+            raise ValueError(f"a row with adapter {most} of {self._count}")
+        return [AdaptedForm(form, most > 0) for form in self.attention.fitting(rows)]
 
     def forward(self, bucket: Bucket, form: AdaptedForm, write_slots: tuple[Tensor, Tensor]) -> ForwardBatch:
         planned = self.attention.forward(bucket, form.form, write_slots)
@@ -67,15 +71,12 @@ class StaticAdapters:
         return AdaptedForward(planned, self._segments.memory[: self._words(bucket)].view(-1, 1 + ROWS))
 
     def plan(self, rows: Sequence[Row], bucket: Bucket, form: AdaptedForm, half: int) -> None:
-        """Raises ValueError for an adapter that is not there."""
         self.attention.plan(rows, bucket, form.form, half)
         if form.adapted:
             self._load(rows, bucket, half)
 
     def _load(self, rows: Sequence[Row], bucket: Bucket, half: int) -> None:
         numbers, queries = [row.adapter for row in rows], np.array([row.num_tokens for row in rows])
-        if max(numbers) > self._count:
-            raise ValueError(f"a row with adapter {max(numbers)} of {self._count}")
         host = self._segments.host(half)[: self._words(bucket)]
         tiles = host.reshape(-1, 1 + ROWS)
         tiles[:, 0], tiles[:, 1:] = 0, -1

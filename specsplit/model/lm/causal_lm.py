@@ -176,14 +176,14 @@ class CausalLM(ModelRunner):
     def take(self, other: CausalLM) -> None:
         """Go on with modules and adapters of another model of the same config and type, which is given up.
 
-        No page of the KV may be taken. What was captured of the modules before is captured anew.
+        No page of the KV may be taken. What was captured is given up: `capture_again` is for when the other is given up too.
         """
         self.model, self.blocks = other.model, other.blocks
         self.capture, self.adapters = other.capture, other.adapters
         self.info = replace(self.info, adapters=other.info.adapters)
         if self.states is not None:
             keep_states_in(self.model, self.states)
-        self.capture_again(self._with_adapters)
+        self.give_up_graphs()
 
     def compile_layers(self, backend: Backend = "inductor") -> None:
         """Have its decoder layers compiled when they are first run: see `specsplit.model.layers.regional`.
@@ -194,8 +194,7 @@ class CausalLM(ModelRunner):
             raise LoadError("a target with adapters is not compiled: set compile = off, or leave adapters_dir out")
         layers = decoder_layers(self.model)
         if layers is None:
-            name = type(self.model).__name__
-            raise LoadError(f"{name} has no list of decoder layers that could be compiled; set compile = off")
+            raise LoadError(f"{type(self.model).__name__} has no list of decoder layers to compile; set compile = off")
         compile_layers(layers, backend)
 
     def capture_graphs(
@@ -226,7 +225,7 @@ class CausalLM(ModelRunner):
             lazily=lazily,
             capturer=capturer,
             attention=attention,
-            wrap=self._with_adapters,
+            wrap=self.with_adapters,
         )
 
     def demand(self, rows: Sequence[Row], layers: Collection[int]) -> Demand:
@@ -311,6 +310,10 @@ class CausalLM(ModelRunner):
         if self.states is not None:
             self.states.commit(tokens)
 
+    def with_adapters(self, attention: StaticAttention, buckets: Buckets) -> StaticAttention:
+        """How captured forwards attend that also go by the adapters of rows (a Wrap)."""
+        return self.adapters.static(attention, buckets, self.device)
+
     def _room(self, num_pages: int | MemoryShare) -> int | Room:
         """The pages of the KV, or the least memory that any rank or process has for them. Waits for all of those. Raises RankLost."""
         return room_of(
@@ -350,9 +353,6 @@ class CausalLM(ModelRunner):
         captured = self.adapters.captured(len(inputs.tokens), forward_batch)
         with self.capture.of(layers) as hidden, captured as attention:
             return {_LOGITS: self._compute(inputs, attention), **hidden}
-
-    def _with_adapters(self, attention: StaticAttention, buckets: Buckets) -> StaticAttention:
-        return self.adapters.static(attention, buckets, self.device)
 
     def _read(self, runner: ModelRunner, batch: InputBatch, layers: Collection[int]) -> ReadForward | None:
         """A forward whose last layer computes what logits are made of; None: that is all, or the model or its attention cannot.

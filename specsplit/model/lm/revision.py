@@ -5,11 +5,13 @@ pass the same checks at load, and it has to be the same but for its numbers. Wha
 give the logits that the other gave.
 
 With adapters, which may be others than before and add to other layers, nothing is copied: the modules that were made of the other revision
-take the place of those that serve. What was captured of those is captured anew, and nothing of them is compiled.
+take the place of those that serve. What was captured of those is captured anew, behind everything else: before, there are two models in
+memory. Nothing of them is compiled.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -52,18 +54,24 @@ class Revision:
 
         Raises SpecsplitError if it then gives other logits than they gave: nobody may go on with it.
         """
-        read, self._read = self._read, None
-        assert read is not None, "they are taken once"
-        if served.adapters:
-            served.take(read)
-        else:
-            copy_tensors(held_tensors(read.model), held_tensors(served.model))
+        self._give_to(served)
         error = apart(_logits(served), self._trees)
         if not error <= tolerance(served.model):
             raise SpecsplitError(
                 f"the weights of {self.name} were copied, and the model gives other logits than when they were read (off by {error:.1%} of "
                 "the largest): it is neither the one nor the other"
             )
+        if served.adapters:
+            gc.collect()  # modules of what has been given up may know each other
+            served.capture_again(served.with_adapters)
+
+    def _give_to(self, served: CausalLM) -> None:
+        read, self._read = self._read, None
+        assert read is not None, "they are taken once"
+        if served.adapters:
+            served.take(read)
+        else:
+            copy_tensors(held_tensors(read.model), held_tensors(served.model))
 
 
 def check_updatable(served: CausalLM) -> None:

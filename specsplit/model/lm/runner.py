@@ -142,8 +142,16 @@ class ModelRunner:
         self.graphs = graphs if together is None else SharedGraphs(graphs, together)
         _capture(graphs, lazily=lazily and together is None)
 
+    def give_up_graphs(self) -> None:
+        """Give up what this process alone has captured: what it reads is about to go."""
+        if isinstance(self.graphs, Graphs):
+            self.graphs.drop()
+
     def capture_again(self, wrap: Wrap) -> None:
-        """Capture anew and lazily, if this process alone has captured any, what has other modules than before."""
+        """Capture anew and lazily, if this process alone has captured any, what has other modules than before.
+
+        If that fails nothing is captured, and the log says so.
+        """
         if isinstance(self.graphs, Graphs):
             self.graphs = self.graphs.anew(wrap, CudaCapturer(self.device) if self.device.type == "cuda" else None)
             _capture(self.graphs, lazily=True)

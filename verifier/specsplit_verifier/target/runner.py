@@ -95,6 +95,8 @@ class TargetRunner:
         """Go on with other weights. No page of the KV may be taken. Raises whatever leaves the target between the two."""
         with SITE.stepping:
             revision.copy_into(self.target)
+            for step in _trial_steps(self.target):
+                self.target.capture_for(step.rows)
         self.weights_version += 1
 
     def _turn(self) -> AbstractContextManager[None]:
@@ -163,18 +165,22 @@ def profile(runner: TargetRunner) -> Iterator[Profiled]:
 
     All ranks of a group do so together. Raises LoadError if one fails, and RankLost.
     """
-    pool = runner.target.pool
-    most = min(pool.most_seen, runner.target.info.max_context)
-    for size in (each for each in _SIZES if each <= most):
-        table = PageTable(pool)
-        table.reserve(size)
-        table.see(0, size)
-        step = StepInput(chunks=[ChunkInput.chunk([0] * size, table.upto(size), session=0, first=0)])
+    for step in _trial_steps(runner.target):
         runner.target.capture_for(step.rows)  # a larger one takes longer
         _seconds(runner, step)
         seconds = _seconds(runner, step)
         # A forward of a group runs the rows of all ranks; which these are, the turn has told.
         yield Profiled(sum(runner.lockstep.rows) or step.tokens, step.kv_tokens, seconds)
+
+
+def _trial_steps(target: CausalLM) -> Iterator[StepInput]:
+    """A step of each size that there is room for; its pages are free again when the next is asked for."""
+    most = min(target.pool.most_seen, target.info.max_context)
+    for size in (each for each in _SIZES if each <= most):
+        table = PageTable(target.pool)
+        table.reserve(size)
+        table.see(0, size)
+        yield StepInput(chunks=[ChunkInput.chunk([0] * size, table.upto(size), session=0, first=0)])
         table.release()
 
 
