@@ -15,7 +15,7 @@ from benchmarks.gpu.job import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = max(1, min(8, (os.cpu_count() or 1) // 2))
-"""They compile kernels most of the time."""
+"""They compile kernels most of the time. 8 at most: each has a context, and tensors, of its own on the one card."""
 FAILED = "failed tests of "
 """How the facts begin that list them, by part."""
 KINDS = ("triton", "graphs", "flashinfer")

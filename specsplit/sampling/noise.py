@@ -65,7 +65,7 @@ def gumbel(seeds: Sequence[int], positions: Sequence[int], vocab_size: int, devi
     draws = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device).mul_(signed(GOLDEN))
     rows = max(1, _CPU_BLOCK // vocab_size) if device.type == "cpu" else max(1, len(streams))
     for start in range(0, len(streams), rows):
-        noise[start : start + rows] = _gumbel_of(_negated_uniforms(keys[start : start + rows] + draws))
+        noise[start : start + rows] = _gumbel_of(_by_torch(keys[start : start + rows] + draws))
     return noise
 
 
@@ -180,12 +180,12 @@ def stream_key(seed: int, position: int) -> int:
     return draw(draw(seed) + position * GOLDEN)
 
 
-def _gumbel_of(negated_uniforms: Tensor) -> Tensor:
+def _gumbel_of(negated: Tensor) -> Tensor:
     """Make noise of -u, float64; uses these up."""
-    return negated_uniforms.log1p_().neg_().log_().neg_()
+    return negated.log1p_().neg_().log_().neg_()
 
 
-def _negated_uniforms(state: Tensor) -> Tensor:
+def _by_torch(state: Tensor) -> Tensor:
     """Make -u of generator states int64, float64; uses `state` up."""
     bits = _xor_shifted(state, 30).mul_(signed(MIX_1))
     bits = _xor_shifted(bits, 27).mul_(signed(MIX_2))
