@@ -124,7 +124,8 @@ class GrammarState:
             elif matcher.try_consume_tokens([tokens[node]]):
                 found.append(node)
                 depth = level
-                left += ((child, level + 1) for child in below[node])
+                if not matcher.is_stopped():  # else the output is over behind it
+                    left += ((child, level + 1) for child in below[node])
         matcher.rollback(depth)
         return sorted(found)
 

@@ -131,6 +131,12 @@ def test_a_grammar_that_is_too_complex_for_its_limits_allows_nothing_and_says_so
     assert str(state.failure).startswith("regex: is too complex (")
 
 
+def test_nothing_is_taken_behind_what_completes_an_output_not_even_its_end(folder: Path) -> None:
+    state = grammars(folder, VOCAB).begin(Constraint(ConstraintKind.REGEX, "(aa|b)*p?"), [0])
+    assert state.legal((0, 15, 0), (-1, 0, 1)) == [0, 1]
+    assert state.legal((0, 1, 0), (-1, 0, 1)) == [0, 1, 2], "behind b more may follow, or the end"
+
+
 @given(st.data())
 def test_what_is_drafted_and_what_is_taken_of_drafts_is_what_a_path_allows(folder: Path, data: st.DataObject) -> None:
     """Where something has to follow, only the token that spells it is worth drafting; it is one of those that may be picked."""
