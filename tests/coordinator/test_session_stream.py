@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from specsplit.errors import DeadlineExceeded
+from specsplit.errors import DeadlineExceeded, SpecsplitError
 from specsplit.observe.span_table import GENERATE_CALL
 from specsplit.requests import GenerateRequest, TokenPrompt
 from specsplit.rpc import VERIFIER_SERVICE
@@ -53,6 +53,23 @@ async def test_when_the_stream_breaks_every_session_goes_on_elsewhere(cluster: C
     assert [result.tokens for result in results] == [(5, 6)] * 4
     assert [request.committed for request in second.asked] == [1] * 4
     assert (await cluster.client.cluster()).failovers == 4
+
+
+async def test_a_stream_that_cannot_be_read_ends_its_sessions_and_the_next_one_has_another(
+    cluster: Cluster, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(message: object) -> None:
+        raise ZeroDivisionError
+
+    verifier = await cluster.add_verifier(say((5,)))
+    with monkeypatch.context() as broken:
+        broken.setattr(session_stream, "sessions_response_events", fail)
+        with pytest.raises(
+            SpecsplitError, match="internal error in a stream to a verifier; the log of the coordinator"
+        ):
+            await asyncio.wait_for(cluster.client.generate("x"), 20)
+    assert (await cluster.client.generate("x")).tokens == (5,)
+    assert verifier.streams == 2
 
 
 async def test_a_session_whose_time_is_over_ends_though_its_verifier_says_nothing(cluster: Cluster, say: Say) -> None:
